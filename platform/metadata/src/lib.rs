@@ -1,0 +1,17 @@
+//! The metadata store as a trait, and the stores for one machine.
+//!
+//! Role: versioned keys with compare-and-set, multi-key transactions, ordered ranges, sequences, sessions with
+//! ephemeral keys, and a watch that can be resumed. What a key means is its owner's business.
+//! Invariants: M1 a version never repeats for a key, also after delete and create; M2 a transaction applies wholly or
+//! not at all; M3 a watcher sees every change of its prefix in order, or is told [`WatchEvent::Rescan`], never a silent
+//! gap; M4 a sequence never gives a number twice, also after a restart.
+//! Failure: [`MetadataError`], by who must act; an unknown outcome is said as such.
+//! Must never know: what keys mean.
+#![forbid(unsafe_code)]
+
+pub mod store;
+
+pub use store::{
+    BoxFuture, Condition, Entry, MetadataError, MetadataStore, Operation, Page, Session, SessionId, SharedStore,
+    Version, Watch, WatchEvent,
+};

@@ -1,0 +1,15 @@
+//! A topic: producers, deduplication, subscriptions, dispatch, acknowledgement, limits given as numbers.
+//!
+//! Role: [`TopicHandle`] is what a session and the admin API see of one topic (or one partition), persistent or not.
+//! Failure: [`TopicError`], which carries the wire's `ServerError` meaning in [`TopicErrorKind`].
+//! Must never know: sockets, policies (only numbers), regions.
+#![forbid(unsafe_code)]
+
+pub mod api;
+
+pub use api::{
+    AccessMode, AckMode, AckRequest, ClientSink, ConsumerKey, ConsumerStats, Delivery, InitialCursor, KeySharedPolicy,
+    LastMessage, ProducerKey, ProducerReady, ProducerRequest, ProducerStats, Publish, Receipt, SeekTo,
+    SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError, TopicErrorKind, TopicHandle, TopicLimits,
+    TopicStats,
+};
