@@ -1,0 +1,61 @@
+//! Prints the table: for the terminal, and as the reference page.
+
+use crate::table::{Setting, TABLE};
+use std::fmt::Write;
+
+/// One line per key, for a terminal; a value that was set is shown behind its default.
+pub fn as_text() -> String {
+    let mut out = String::new();
+    for setting in TABLE {
+        let default = if setting.default.is_empty() { "(empty)" } else { setting.default };
+        let _ = writeln!(out, "{} = {default}\n    {} [{}]", setting.name, setting.effect, facts(setting));
+    }
+    out
+}
+
+/// The reference page `docs/reference/settings.md`.
+pub fn as_markdown() -> String {
+    let mut out = String::from(
+        "# Settings\n\nPrinted from the table in `platform/settings`; a test keeps this page equal to it.\n\n\
+         Settings are read from a properties file (`--config FILE`) and from `--set key=value`; the last one wins. Keys have\n\
+         Pulsar's names wherever Pulsar has the setting. A Pulsar key without meaning here is accepted with a notice, an\n\
+         unknown key gives a warning with the nearest name, a bad value ends the start.\n\n\
+         | key | kind | default | origin | what it does |\n|---|---|---|---|---|\n",
+    );
+    for setting in TABLE {
+        let default = if setting.default.is_empty() { String::new() } else { format!("`{}`", setting.default) };
+        let origin = if setting.pulsar { "Pulsar" } else { "own" };
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {default} | {origin} | {} |",
+            setting.name,
+            setting.kind.name(),
+            setting.effect
+        );
+    }
+    out
+}
+
+fn facts(setting: &Setting) -> String {
+    format!("{}; {}", setting.kind.name(), if setting.pulsar { "Pulsar's" } else { "own" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/settings.md");
+        let page = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(page == as_markdown(), "docs/reference/settings.md: write it anew with `meridian settings --markdown`");
+    }
+
+    #[test]
+    fn every_key_is_printed() {
+        let text = as_text();
+        for setting in TABLE {
+            assert!(text.contains(&format!("{} = ", setting.name)), "{}", setting.name);
+        }
+    }
+}

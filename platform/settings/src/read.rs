@@ -1,0 +1,235 @@
+//! Reads a properties file and `--set` pairs into [`Settings`].
+//!
+//! Order: defaults, then the file, then `--set` in the order given; the last one wins.
+
+use crate::elsewhere::PULSAR_KEYS_WITHOUT_MEANING;
+use crate::nearest::nearest;
+use crate::table::{Key, Kind, Setting, TABLE};
+use meridian_types::{Classify, ErrorClass};
+use std::fmt;
+
+/// What ends a start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// The value does not fit the key.
+    #[error("{origin}: {key}={value}: expected {expected}")]
+    BadValue {
+        /// File and line, or `--set`.
+        origin: String,
+        /// The key.
+        key: String,
+        /// The value as given.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// A line that is no `key=value`.
+    #[error("{origin}: expected key=value, found: {text}")]
+    NoPair {
+        /// File and line, or `--set`.
+        origin: String,
+        /// The text.
+        text: String,
+    },
+    /// The file can't be read.
+    #[error("configuration file {path}: {reason}")]
+    Unreadable {
+        /// Its path.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Classify for SettingsError {
+    fn class(&self) -> ErrorClass {
+        ErrorClass::Caller
+    }
+}
+
+/// Something that the operator should know but that does not end the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// A setting of Pulsar's that has no meaning here.
+    WithoutMeaning {
+        /// File and line, or `--set`.
+        origin: String,
+        /// The key.
+        key: String,
+    },
+    /// A key nobody knows.
+    Unknown {
+        /// File and line, or `--set`.
+        origin: String,
+        /// The key.
+        key: String,
+        /// What was probably meant.
+        nearest: Option<String>,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::WithoutMeaning { origin, key } => {
+                write!(f, "{origin}: {key} is a Pulsar setting without meaning here; it has no effect")
+            }
+            Notice::Unknown { origin, key, nearest: Some(near) } => {
+                write!(f, "{origin}: {key} is not a known setting; did you mean {near}?")
+            }
+            Notice::Unknown { origin, key, nearest: None } => write!(f, "{origin}: {key} is not a known setting"),
+        }
+    }
+}
+
+/// All settings with their values.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    values: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { values: TABLE.iter().map(|setting| setting.default.to_owned()).collect() }
+    }
+}
+
+impl Settings {
+    /// Reads the text of a properties file; `origin` names it in messages.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for the first line that is no pair or the first value that does not fit.
+    pub fn read_text(&mut self, origin: &str, text: &str) -> Result<Vec<Notice>, SettingsError> {
+        let mut notices = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') || line.starts_with('!') {
+                continue;
+            }
+            notices.extend(self.set_pair(&format!("{origin}:{}", number + 1), line)?);
+        }
+        Ok(notices)
+    }
+
+    /// Applies one `key=value`.
+    ///
+    /// # Errors
+    /// [`SettingsError`] if it is no pair or the value does not fit.
+    pub fn set_pair(&mut self, origin: &str, pair: &str) -> Result<Option<Notice>, SettingsError> {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(SettingsError::NoPair { origin: origin.to_owned(), text: pair.to_owned() });
+        };
+        let (key, value) = (key.trim(), value.trim());
+        if let Some((at, setting)) = TABLE.iter().enumerate().find(|(_, setting)| setting.name == key) {
+            setting.kind.check(value).map_err(|expected| SettingsError::BadValue {
+                origin: origin.to_owned(),
+                key: key.to_owned(),
+                value: shown(setting, value),
+                expected,
+            })?;
+            self.values[at] = value.to_owned();
+            return Ok(None);
+        }
+        let (origin, key) = (origin.to_owned(), key.to_owned());
+        if PULSAR_KEYS_WITHOUT_MEANING.binary_search(&key.as_str()).is_ok() {
+            return Ok(Some(Notice::WithoutMeaning { origin, key }));
+        }
+        let near = nearest(&key, TABLE.iter().map(|setting| setting.name)).map(str::to_owned);
+        Ok(Some(Notice::Unknown { origin, key, nearest: near }))
+    }
+
+    /// The value as text.
+    pub fn text(&self, key: Key) -> &str {
+        &self.values[key as usize]
+    }
+
+    /// The value, or `None` if it is empty.
+    pub fn optional(&self, key: Key) -> Option<&str> {
+        Some(self.text(key)).filter(|value| !value.is_empty())
+    }
+
+    /// A switch.
+    pub fn switch(&self, key: Key) -> bool {
+        self.text(key) == "true"
+    }
+
+    /// A whole number; an empty value is 0.
+    pub fn number(&self, key: Key) -> i64 {
+        self.text(key).parse().unwrap_or_default()
+    }
+
+    /// A whole number that is not negative; negative ones and an empty value are 0.
+    pub fn count(&self, key: Key) -> u64 {
+        u64::try_from(self.number(key)).unwrap_or_default()
+    }
+
+    /// A decimal number.
+    pub fn decimal(&self, key: Key) -> f64 {
+        self.text(key).parse().unwrap_or_default()
+    }
+
+    /// A port, `None` if empty.
+    pub fn port(&self, key: Key) -> Option<u16> {
+        self.text(key).parse().ok()
+    }
+
+    /// Comma-separated items without blanks around them.
+    pub fn list(&self, key: Key) -> Vec<String> {
+        self.text(key).split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Whether the value is not the default.
+    pub fn is_set(&self, key: Key) -> bool {
+        self.text(key) != TABLE[key as usize].default
+    }
+}
+
+/// Values of secret settings are not repeated in messages.
+fn shown(setting: &Setting, value: &str) -> String {
+    if matches!(setting.kind, Kind::Secret) { "(not shown)".to_owned() } else { value.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_conf_is_read_with_notices() {
+        let mut settings = Settings::default();
+        let text = "# a comment\n\nbrokerServicePort=7650\nzookeeperServers=a:2181\nbrokerServicPort=1\n clusterName = west \n";
+        let notices = settings.read_text("broker.conf", text).unwrap();
+        assert_eq!(settings.port(Key::BrokerServicePort), Some(7650));
+        assert_eq!(settings.text(Key::ClusterName), "west");
+        assert!(settings.is_set(Key::ClusterName));
+        assert_eq!(notices.len(), 2);
+        assert_eq!(
+            notices[0].to_string(),
+            "broker.conf:4: zookeeperServers is a Pulsar setting without meaning here; it has no effect"
+        );
+        assert_eq!(
+            notices[1].to_string(),
+            "broker.conf:5: brokerServicPort is not a known setting; did you mean brokerServicePort?"
+        );
+    }
+
+    #[test]
+    fn a_bad_value_names_key_value_and_expectation() {
+        let mut settings = Settings::default();
+        let error = settings.set_pair("--set", "brokerServicePort=70000").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--set: brokerServicePort=70000: expected a port from 0 to 65535 (0 = any free port), or nothing"
+        );
+        let error = settings.set_pair("--set", "brokerDeduplicationEnabled=yes").unwrap_err();
+        assert_eq!(error.to_string(), "--set: brokerDeduplicationEnabled=yes: expected true or false");
+        assert!(settings.set_pair("--set", "nonsense").is_err());
+    }
+
+    #[test]
+    fn the_last_one_wins() {
+        let mut settings = Settings::default();
+        settings.set_pair("--set", "maxMessageSize=1000").unwrap();
+        settings.set_pair("--set", "maxMessageSize=2000").unwrap();
+        assert_eq!(settings.count(Key::MaxMessageSize), 2000);
+    }
+}

@@ -1,0 +1,276 @@
+//! The table of settings.
+//!
+//! Invariants: C1 every [`Key`] has one row, every default fits its kind, names are unique (tested).
+
+/// What a value must look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// Text that is never shown.
+    Secret,
+    /// A path.
+    Path,
+    /// `true` or `false`.
+    Switch,
+    /// A TCP port or nothing.
+    Port,
+    /// Comma-separated items.
+    List,
+    /// A whole number, also negative.
+    Number,
+    /// A whole number from 0.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+    /// Minutes.
+    Minutes,
+    /// Milliseconds.
+    Millis,
+    /// A decimal number from 0.
+    Decimal,
+    /// One of some words.
+    Choice(&'static [&'static str]),
+}
+
+impl Kind {
+    /// Its name on the reference page.
+    pub fn name(self) -> String {
+        let name = match self {
+            Kind::Text => "text",
+            Kind::Secret => "secret",
+            Kind::Path => "path",
+            Kind::Switch => "true/false",
+            Kind::Port => "port",
+            Kind::List => "list",
+            Kind::Number | Kind::Count => "number",
+            Kind::Bytes => "bytes",
+            Kind::Seconds => "seconds",
+            Kind::Minutes => "minutes",
+            Kind::Millis => "milliseconds",
+            Kind::Decimal => "decimal",
+            Kind::Choice(words) => return words.join(" / "),
+        };
+        name.to_owned()
+    }
+
+    /// Checks a value.
+    ///
+    /// # Errors
+    /// What would have been right.
+    pub fn check(self, value: &str) -> Result<(), String> {
+        let whole = |what: &str| match value.parse::<i64>() {
+            Ok(number) if number >= 0 => Ok(()),
+            _ => Err(format!("a whole number of {what} from 0")),
+        };
+        match self {
+            Kind::Text | Kind::Secret | Kind::Path | Kind::List => Ok(()),
+            Kind::Switch if matches!(value, "true" | "false") => Ok(()),
+            Kind::Switch => Err("true or false".to_owned()),
+            Kind::Port if value.is_empty() || value.parse::<u16>().is_ok() => Ok(()),
+            Kind::Port => Err("a port from 0 to 65535 (0 = any free port), or nothing".to_owned()),
+            Kind::Number if value.parse::<i64>().is_ok() => Ok(()),
+            Kind::Number => Err("a whole number".to_owned()),
+            // Pulsar's files leave numbers that it works out by itself empty.
+            Kind::Count if value.is_empty() => Ok(()),
+            Kind::Count => whole("things"),
+            Kind::Bytes => whole("bytes"),
+            Kind::Seconds => whole("seconds"),
+            Kind::Minutes => whole("minutes"),
+            Kind::Millis => whole("milliseconds"),
+            Kind::Decimal => match value.parse::<f64>() {
+                Ok(number) if number.is_finite() && number >= 0.0 => Ok(()),
+                _ => Err("a decimal number from 0".to_owned()),
+            },
+            Kind::Choice(words) if words.contains(&value) => Ok(()),
+            Kind::Choice(words) => Err(format!("one of {}", words.join(", "))),
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Its key.
+    pub name: &'static str,
+    /// What values look like.
+    pub kind: Kind,
+    /// Its default, as text.
+    pub default: &'static str,
+    /// Pulsar (or BookKeeper) has a setting of this name and meaning.
+    pub pulsar: bool,
+    /// What it does.
+    pub effect: &'static str,
+}
+
+macro_rules! settings {
+    ($($key:ident: $name:literal, $kind:expr, $default:literal, $pulsar:literal, $effect:literal;)*) => {
+        /// A setting, as the code names it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Key {
+            $(#[doc = $effect] $key,)*
+        }
+
+        /// Every setting, in the order of [`Key`].
+        pub const TABLE: &[Setting] = &[
+            $(Setting { name: $name, kind: $kind, default: $default, pulsar: $pulsar, effect: $effect },)*
+        ];
+    };
+}
+
+settings! {
+    ClusterName: "clusterName", Kind::Text, "standalone", true, "Name of this region (Pulsar: cluster).";
+    AdvertisedAddress: "advertisedAddress", Kind::Text, "", true, "Host name or address given to clients in look-ups; empty = `localhost`.";
+    BindAddress: "bindAddress", Kind::Text, "0.0.0.0", true, "Address that the listeners bind to.";
+    BrokerServicePort: "brokerServicePort", Kind::Port, "6650", true, "Port of the binary protocol; empty = none.";
+    BrokerServicePortTls: "brokerServicePortTls", Kind::Port, "", true, "Port of the binary protocol over TLS; empty = none.";
+    WebServicePort: "webServicePort", Kind::Port, "8080", true, "Port of the admin REST API and metrics; empty = none.";
+    WebServicePortTls: "webServicePortTls", Kind::Port, "", true, "Port of the admin REST API over TLS; empty = none.";
+    AdvertisedListeners: "advertisedListeners", Kind::List, "", true, "Named addresses for clients, `name:pulsar://host:port,…`; a client asks for one by name.";
+    InternalListenerName: "internalListenerName", Kind::Text, "", true, "The advertised listener that is used when a client names none.";
+    TlsCertificateFilePath: "tlsCertificateFilePath", Kind::Path, "", true, "Certificate chain of the TLS listeners, PEM.";
+    TlsKeyFilePath: "tlsKeyFilePath", Kind::Path, "", true, "Private key of the TLS listeners, PEM.";
+    TlsTrustCertsFilePath: "tlsTrustCertsFilePath", Kind::Path, "", true, "Authorities that client certificates are checked against, PEM; empty = none are asked for.";
+    TlsAllowInsecureConnection: "tlsAllowInsecureConnection", Kind::Switch, "false", true, "Let clients with a certificate that can't be verified connect (it proves nothing then).";
+    TlsRequireTrustedClientCertOnConnect: "tlsRequireTrustedClientCertOnConnect", Kind::Switch, "false", true, "Refuse TLS clients without a valid certificate.";
+    TlsCertRefreshCheckDurationSec: "tlsCertRefreshCheckDurationSec", Kind::Seconds, "300", true, "Look for changed certificate files every so often.";
+    AuthenticationEnabled: "authenticationEnabled", Kind::Switch, "false", true, "Clients must say who they are.";
+    AuthenticationProviders: "authenticationProviders", Kind::List, "", true, "Ways to authenticate: `token`, `basic`, `tls`, or Pulsar's class names.";
+    AuthenticationRefreshCheckSeconds: "authenticationRefreshCheckSeconds", Kind::Seconds, "60", true, "Look for expired credentials of open connections every so often.";
+    AnonymousUserRole: "anonymousUserRole", Kind::Text, "", true, "Role of who shows no credentials; empty = refuse them.";
+    AuthorizationEnabled: "authorizationEnabled", Kind::Switch, "false", true, "Roles need grants.";
+    SuperUserRoles: "superUserRoles", Kind::List, "", true, "Roles that may do everything.";
+    ProxyRoles: "proxyRoles", Kind::List, "", true, "Roles that may speak for others (original principal).";
+    TokenSecretKey: "tokenSecretKey", Kind::Secret, "", true, "Key of HMAC tokens: `file://…`, `data:;base64,…` or base64.";
+    TokenPublicKey: "tokenPublicKey", Kind::Text, "", true, "Public key of signed tokens: `file://…` or `data:;base64,…`.";
+    TokenPublicAlg: "tokenPublicAlg", Kind::Text, "RS256", true, "Algorithm of the public key: RS256, RS384, RS512, ES256, ES384, PS256, PS384, PS512.";
+    TokenAuthClaim: "tokenAuthClaim", Kind::Text, "sub", true, "Claim that holds the role.";
+    TokenAudienceClaim: "tokenAudienceClaim", Kind::Text, "", true, "Claim that holds the audience; empty = not checked.";
+    TokenAudience: "tokenAudience", Kind::Text, "", true, "Audience that must be named in the claim.";
+    TokenAllowedClockSkewSeconds: "tokenAllowedClockSkewSeconds", Kind::Seconds, "0", true, "Tolerance for clocks when a token's times are checked.";
+    BasicAuthConf: "basicAuthConf", Kind::Text, "", true, "Password file of basic authentication (htpasswd: apr1, bcrypt), `file://…` or `data:;base64,…`.";
+    MaxMessageSize: "maxMessageSize", Kind::Bytes, "5242880", true, "Largest message in bytes.";
+    KeepAliveIntervalSeconds: "keepAliveIntervalSeconds", Kind::Seconds, "30", true, "PING silent connections every so often; one that stays silent is closed.";
+    BrokerMaxConnections: "brokerMaxConnections", Kind::Count, "0", true, "Connections at most; 0 = no limit.";
+    BrokerMaxConnectionsPerIp: "brokerMaxConnectionsPerIp", Kind::Count, "0", true, "Connections at most from one address; 0 = no limit.";
+    MaxPendingPublishRequestsPerConnection: "maxPendingPublishRequestsPerConnection", Kind::Count, "1000", true, "Sends of one connection that wait for storage at most; above, its socket is not read.";
+    MaxConcurrentLookupRequest: "maxConcurrentLookupRequest", Kind::Count, "50000", true, "Look-ups at once at most.";
+    MaxConcurrentTopicLoadRequest: "maxConcurrentTopicLoadRequest", Kind::Count, "5000", true, "Topics loading at once at most.";
+    TopicLoadTimeoutSeconds: "topicLoadTimeoutSeconds", Kind::Seconds, "60", true, "A topic that does not load in time is refused.";
+    ConnectionLivenessCheckTimeoutMillis: "connectionLivenessCheckTimeoutMillis", Kind::Millis, "5000", true, "How long the holder of a name may take to answer when another client wants it.";
+    LoginTimeoutSeconds: "loginTimeoutSeconds", Kind::Seconds, "10", false, "A connection that has not logged in by then is closed.";
+    ConnectionOutboundHighWaterBytes: "connectionOutboundHighWaterBytes", Kind::Bytes, "1048576", false, "Dispatch to a connection pauses when so many bytes wait for its socket.";
+    AllowAutoTopicCreation: "allowAutoTopicCreation", Kind::Switch, "true", true, "Create topics at first use.";
+    AllowAutoTopicCreationType: "allowAutoTopicCreationType", Kind::Choice(&["non-partitioned", "partitioned"]), "non-partitioned", true, "What is created at first use.";
+    DefaultNumPartitions: "defaultNumPartitions", Kind::Count, "1", true, "Partitions of a topic created at first use.";
+    AllowAutoSubscriptionCreation: "allowAutoSubscriptionCreation", Kind::Switch, "true", true, "Create subscriptions when a consumer names them.";
+    MaxTopicsPerNamespace: "maxTopicsPerNamespace", Kind::Count, "0", true, "Topics at most; 0 = no limit.";
+    MaxProducersPerTopic: "maxProducersPerTopic", Kind::Count, "0", true, "Producers at most; 0 = no limit.";
+    MaxConsumersPerTopic: "maxConsumersPerTopic", Kind::Count, "0", true, "Consumers at most; 0 = no limit.";
+    MaxConsumersPerSubscription: "maxConsumersPerSubscription", Kind::Count, "0", true, "Consumers at most; 0 = no limit.";
+    MaxSubscriptionsPerTopic: "maxSubscriptionsPerTopic", Kind::Count, "0", true, "Subscriptions at most; 0 = no limit.";
+    MaxNumPartitionsPerPartitionedTopic: "maxNumPartitionsPerPartitionedTopic", Kind::Count, "0", true, "Partitions at most; 0 = no limit.";
+    MaxConsumerMetadataSize: "maxConsumerMetadataSize", Kind::Count, "1024", true, "Characters of a consumer's metadata at most.";
+    SubscriptionTypesEnabled: "subscriptionTypesEnabled", Kind::List, "Exclusive,Shared,Failover,Key_Shared", true, "Subscription types that may be used.";
+    SubscriptionKeySharedUseConsistentHashing: "subscriptionKeySharedUseConsistentHashing", Kind::Switch, "true", true, "Share keys by a hash ring; otherwise by splitting ranges.";
+    SubscriptionKeySharedConsistentHashingReplicaPoints: "subscriptionKeySharedConsistentHashingReplicaPoints", Kind::Count, "100", true, "Points of a consumer on the ring.";
+    ActiveConsumerFailoverDelayTimeMillis: "activeConsumerFailoverDelayTimeMillis", Kind::Millis, "1000", true, "Wait before another consumer of a Failover subscription becomes active.";
+    MaxUnackedMessagesPerConsumer: "maxUnackedMessagesPerConsumer", Kind::Count, "50000", true, "Unacknowledged messages of a consumer at most (Shared, Key_Shared); 0 = no limit.";
+    MaxUnackedMessagesPerSubscription: "maxUnackedMessagesPerSubscription", Kind::Count, "200000", true, "Unacknowledged messages of a subscription at most; 0 = no limit.";
+    AcknowledgmentAtBatchIndexLevelEnabled: "acknowledgmentAtBatchIndexLevelEnabled", Kind::Switch, "true", true, "Keep acknowledgements of single messages of a batch.";
+    DispatcherMaxReadBatchSize: "dispatcherMaxReadBatchSize", Kind::Count, "100", true, "Entries per read of a dispatcher at most.";
+    DispatcherMaxReadSizeBytes: "dispatcherMaxReadSizeBytes", Kind::Bytes, "5242880", true, "Bytes per read of a dispatcher at most.";
+    DispatcherMaxRoundRobinBatchSize: "dispatcherMaxRoundRobinBatchSize", Kind::Count, "20", true, "Entries in a row for one consumer of a Shared subscription at most.";
+    SubscriptionPatternMaxLength: "subscriptionPatternMaxLength", Kind::Count, "50", true, "Longest pattern that is evaluated here; longer ones are left to the client.";
+    EnableBrokerTopicListWatcher: "enableBrokerTopicListWatcher", Kind::Switch, "true", true, "Push changes of a namespace's topic list to clients that watch it.";
+    ExposingBrokerEntryMetadataToClientEnabled: "exposingBrokerEntryMetadataToClientEnabled", Kind::Switch, "false", true, "Send index and broker time with messages to clients that ask for it.";
+    DelayedDeliveryEnabled: "delayedDeliveryEnabled", Kind::Switch, "true", true, "Hold messages back until they are due.";
+    DelayedDeliveryTickTimeMillis: "delayedDeliveryTickTimeMillis", Kind::Millis, "1000", true, "Precision of delayed delivery.";
+    DelayedDeliveryMaxDelayInMillis: "delayedDeliveryMaxDelayInMillis", Kind::Millis, "0", true, "Longest delay; 0 = no limit.";
+    TtlDurationDefaultInSeconds: "ttlDurationDefaultInSeconds", Kind::Seconds, "0", true, "Messages older than that are acknowledged by the broker; 0 = never.";
+    MessageExpiryCheckIntervalInMinutes: "messageExpiryCheckIntervalInMinutes", Kind::Minutes, "5", true, "Look for expired messages every so often.";
+    MessageExpiryCheckIntervalInSeconds: "messageExpiryCheckIntervalInSeconds", Kind::Seconds, "0", false, "The same in seconds; 0 = the setting in minutes counts.";
+    BacklogQuotaCheckEnabled: "backlogQuotaCheckEnabled", Kind::Switch, "true", true, "Backlog quotas are in force.";
+    BacklogQuotaCheckIntervalInSeconds: "backlogQuotaCheckIntervalInSeconds", Kind::Seconds, "60", true, "Look at backlog quotas every so often.";
+    BacklogQuotaDefaultLimitBytes: "backlogQuotaDefaultLimitBytes", Kind::Number, "-1", true, "Backlog of a topic at most in bytes; −1 = no limit.";
+    BacklogQuotaDefaultLimitSecond: "backlogQuotaDefaultLimitSecond", Kind::Number, "-1", true, "Age of the oldest unacknowledged message at most; −1 = no limit.";
+    BacklogQuotaDefaultRetentionPolicy: "backlogQuotaDefaultRetentionPolicy", Kind::Choice(&["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]), "producer_request_hold", true, "What happens at the limit.";
+    BrokerDeduplicationEnabled: "brokerDeduplicationEnabled", Kind::Switch, "false", true, "Drop messages that a producer sent twice.";
+    BrokerDeduplicationMaxNumberOfProducers: "brokerDeduplicationMaxNumberOfProducers", Kind::Count, "10000", true, "Producers remembered per topic at most.";
+    BrokerDeduplicationEntriesInterval: "brokerDeduplicationEntriesInterval", Kind::Count, "1000", true, "Write a snapshot of the marks every so many entries.";
+    BrokerDeduplicationProducerInactivityTimeoutMinutes: "brokerDeduplicationProducerInactivityTimeoutMinutes", Kind::Minutes, "360", true, "Forget a producer that was away so long.";
+    BrokerDeleteInactiveTopicsEnabled: "brokerDeleteInactiveTopicsEnabled", Kind::Switch, "true", true, "Delete topics that nobody uses.";
+    BrokerDeleteInactiveTopicsFrequencySeconds: "brokerDeleteInactiveTopicsFrequencySeconds", Kind::Seconds, "60", true, "Look for them every so often.";
+    BrokerDeleteInactiveTopicsMode: "brokerDeleteInactiveTopicsMode", Kind::Choice(&["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]), "delete_when_no_subscriptions", true, "Which topics count as unused.";
+    BrokerDeleteInactiveTopicsMaxInactiveDurationSeconds: "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", Kind::Seconds, "0", true, "How long a topic must be unused; 0 = the checking interval.";
+    SystemTopicEnabled: "systemTopicEnabled", Kind::Switch, "true", true, "Accepted for Pulsar's sake: topic policies stand in the metadata store here.";
+    TopicLevelPoliciesEnabled: "topicLevelPoliciesEnabled", Kind::Switch, "true", true, "Topics may have policies of their own.";
+    TransactionCoordinatorEnabled: "transactionCoordinatorEnabled", Kind::Switch, "false", true, "Transactions are not served; `true` is refused at the start.";
+    SchemaCompatibilityStrategy: "schemaCompatibilityStrategy", Kind::Choice(&["UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"]), "FULL", true, "Which new schemas are taken.";
+    IsSchemaValidationEnforced: "isSchemaValidationEnforced", Kind::Switch, "false", true, "Refuse producers without a schema on topics that have one.";
+    IsAllowAutoUpdateSchemaEnabled: "isAllowAutoUpdateSchemaEnabled", Kind::Switch, "true", true, "Producers may register new schemas.";
+    EncryptionRequireOnProducer: "encryptionRequireOnProducer", Kind::Switch, "false", true, "Producers must encrypt.";
+    DefaultNumberOfNamespaceBundles: "defaultNumberOfNamespaceBundles", Kind::Count, "4", true, "Bundles of a new namespace.";
+    DefaultRetentionTimeInMinutes: "defaultRetentionTimeInMinutes", Kind::Number, "0", true, "Keep acknowledged messages that long; −1 = for ever.";
+    DefaultRetentionSizeInMB: "defaultRetentionSizeInMB", Kind::Number, "0", true, "Keep acknowledged messages up to that size; −1 = without limit.";
+    RetentionCheckIntervalInSeconds: "retentionCheckIntervalInSeconds", Kind::Seconds, "120", true, "Drop ledgers that nobody needs every so often.";
+    ForceDeleteNamespaceAllowed: "forceDeleteNamespaceAllowed", Kind::Switch, "false", true, "Namespaces may be deleted with what is in them.";
+    ForceDeleteTenantAllowed: "forceDeleteTenantAllowed", Kind::Switch, "false", true, "Tenants may be deleted with what is in them.";
+    ManagedLedgerDefaultEnsembleSize: "managedLedgerDefaultEnsembleSize", Kind::Count, "1", true, "E: bookies of a new ledger.";
+    ManagedLedgerDefaultWriteQuorum: "managedLedgerDefaultWriteQuorum", Kind::Count, "1", true, "Qw: copies of an entry.";
+    ManagedLedgerDefaultAckQuorum: "managedLedgerDefaultAckQuorum", Kind::Count, "1", true, "Qa: copies that must be durable before an entry counts.";
+    ManagedLedgerMaxEntriesPerLedger: "managedLedgerMaxEntriesPerLedger", Kind::Count, "50000", true, "Begin a new ledger after so many entries.";
+    ManagedLedgerMaxSizePerLedgerMbytes: "managedLedgerMaxSizePerLedgerMbytes", Kind::Count, "2048", true, "Begin a new ledger after so many MiB.";
+    ManagedLedgerMinLedgerRolloverTimeMinutes: "managedLedgerMinLedgerRolloverTimeMinutes", Kind::Minutes, "10", true, "A ledger that is full by entries is kept at least so long.";
+    ManagedLedgerMinLedgerRolloverTimeSeconds: "managedLedgerMinLedgerRolloverTimeSeconds", Kind::Seconds, "0", false, "The same in seconds; 0 = the setting in minutes counts.";
+    ManagedLedgerMaxLedgerRolloverTimeMinutes: "managedLedgerMaxLedgerRolloverTimeMinutes", Kind::Minutes, "240", true, "Begin a new ledger after that time, also without traffic.";
+    ManagedLedgerMaxLedgerRolloverTimeSeconds: "managedLedgerMaxLedgerRolloverTimeSeconds", Kind::Seconds, "0", false, "The same in seconds; 0 = the setting in minutes counts.";
+    ManagedLedgerDefaultMarkDeleteRateLimit: "managedLedgerDefaultMarkDeleteRateLimit", Kind::Decimal, "1.0", true, "Writes per second and cursor of acknowledgements that nobody waits for.";
+    ManagedLedgerCacheSizeMB: "managedLedgerCacheSizeMB", Kind::Count, "0", true, "Cache of recent entries in MiB; 0 = an eighth of the memory, 512 at most.";
+    CatchUpCacheSizeMB: "catchUpCacheSizeMB", Kind::Count, "64", false, "Cache of entries that lagging readers read, in MiB.";
+    ManagedLedgerMaxUnconfirmedMB: "managedLedgerMaxUnconfirmedMB", Kind::Count, "256", false, "Bytes of one topic that wait for storage at most, in MiB.";
+    Bookies: "bookies", Kind::Count, "1", false, "Bookies in this process.";
+    JournalDirectories: "journalDirectories", Kind::List, "", true, "Journal folders of the bookie; empty = under the data folder.";
+    LedgerDirectories: "ledgerDirectories", Kind::List, "", true, "Ledger folders of the bookie; empty = under the data folder.";
+    JournalSyncData: "journalSyncData", Kind::Switch, "true", true, "Sync the journal before an add is answered. `false` loses acknowledged messages when the machine fails.";
+    JournalMaxSizeMB: "journalMaxSizeMB", Kind::Count, "256", true, "Size of a journal file in MiB.";
+    JournalDirectIo: "journalDirectIo", Kind::Switch, "false", false, "Write the journal past the page cache.";
+    JournalThreadPriority: "journalThreadPriority", Kind::Count, "0", false, "Real-time priority of the journal thread (SCHED_FIFO); 0 = ordinary.";
+    DbStorageWriteCacheMaxSizeMb: "dbStorage_writeCacheMaxSizeMb", Kind::Count, "64", true, "Write caches of a bookie in MiB (two halves).";
+    DbStorageReadAheadCacheMaxSizeMb: "dbStorage_readAheadCacheMaxSizeMb", Kind::Count, "32", true, "Read cache of a bookie in MiB.";
+    DbStorageRocksDBBlockCacheSize: "dbStorage_rocksDB_blockCacheSize", Kind::Bytes, "8388608", true, "Block cache of a bookie's index in bytes.";
+    LogSizeLimit: "logSizeLimit", Kind::Bytes, "1073741824", true, "Size of an entry log in bytes.";
+    FlushInterval: "flushInterval", Kind::Millis, "60000", true, "Flush a write cache that is not full after that time.";
+    DiskUsageThreshold: "diskUsageThreshold", Kind::Decimal, "0.95", true, "A bookie turns read-only above this share of its disk.";
+    DiskUsageLwmThreshold: "diskUsageLwmThreshold", Kind::Decimal, "0.90", true, "It takes writes again below this share.";
+    DiskQuotaMB: "diskQuotaMB", Kind::Count, "0", false, "Count use against this size in MiB instead of the disk's; 0 = the disk's.";
+    GcWaitTime: "gcWaitTime", Kind::Millis, "900000", true, "Look for deleted ledgers every so often.";
+    MinorCompactionThreshold: "minorCompactionThreshold", Kind::Decimal, "0.2", true, "Rewrite entry logs with less than this share in use.";
+    MinorCompactionInterval: "minorCompactionInterval", Kind::Seconds, "3600", true, "… every so often.";
+    MajorCompactionThreshold: "majorCompactionThreshold", Kind::Decimal, "0.5", true, "Rewrite entry logs with less than this share in use.";
+    MajorCompactionInterval: "majorCompactionInterval", Kind::Seconds, "86400", true, "… every so often.";
+    BrokerShutdownTimeoutMs: "brokerShutdownTimeoutMs", Kind::Millis, "60000", true, "A shutdown that takes longer ends at once.";
+    NumIOThreads: "numIOThreads", Kind::Count, "0", true, "Threads of the process; 0 = one per core.";
+    LogFormat: "logFormat", Kind::Choice(&["text", "json"]), "text", false, "Form of log lines.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_defaults_fit() {
+        for (at, setting) in TABLE.iter().enumerate() {
+            assert!(setting.kind.check(setting.default).is_ok(), "{}", setting.name);
+            assert!(TABLE[..at].iter().all(|other| other.name != setting.name), "{} twice", setting.name);
+            assert!(
+                crate::elsewhere::PULSAR_KEYS_WITHOUT_MEANING.binary_search(&setting.name).is_err(),
+                "{}",
+                setting.name
+            );
+        }
+        assert_eq!(TABLE[Key::LogFormat as usize].name, "logFormat");
+    }
+}
