@@ -1,1 +1,20 @@
-//! broker
+//! Sessions and hosted topics: frames in, the door asked, the topic called, frames out.
+//!
+//! Role: [`BrokerService`] hosts topics and answers everything that the admin API asks; a session speaks the binary
+//! protocol with one client and calls the service.
+//! Invariants: B1 at most one handle of a topic is open at a time; B2 a topic is deleted or unloaded only after its
+//! handle has closed; B3 every queue of a connection is bounded by a named limit of [`config::SessionLimits`].
+//! Failure: every refusal is a [`BrokerError`]; a connection that breaks the protocol is closed, never the process.
+//! Must never know: bookies, the kind of metadata store, files, HTTP.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod error;
+pub mod factory;
+pub mod schema;
+pub mod service;
+
+pub use config::BrokerConfig;
+pub use error::BrokerError;
+pub use factory::{TopicFactory, TopicSettings};
+pub use service::{BrokerParts, BrokerService, Create, ListDomain, LookupAnswer, TopicEvent};

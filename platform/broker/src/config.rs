@@ -1,0 +1,247 @@
+//! The numbers and texts that a broker is run with.
+//!
+//! Role: plain values with Pulsar's defaults; whoever starts a broker fills them from its settings.
+//! Invariants: none; every number that is a limit says by its name what it bounds, 0 means "no limit" where noted.
+//! Must never know: files, property names, the command line.
+
+use meridian_managed_ledger::LogSettings;
+use meridian_topic::TopicLimits;
+
+/// An address under which clients reach this broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdvertisedListener {
+    /// Its name, as clients give it in a lookup.
+    pub name: String,
+    /// `pulsar://host:port`, if there is a plain port.
+    pub broker_url: Option<String>,
+    /// `pulsar+ssl://host:port`, if there is a TLS port.
+    pub broker_url_tls: Option<String>,
+}
+
+/// When a topic that nobody uses is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InactiveTopicMode {
+    /// When it has no subscriptions.
+    NoSubscriptions,
+    /// When no subscription has a backlog.
+    SubscriptionsCaughtUp,
+}
+
+/// What a namespace gets when a client asks for a topic that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AutoTopicType {
+    /// A topic.
+    NonPartitioned,
+    /// A partitioned topic.
+    Partitioned,
+}
+
+/// Sizes and times of connections.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Largest message; frames may be 10240 bytes longer.
+    pub max_message_bytes: u32,
+    /// Seconds between keep-alive ticks; also the time that a login may take.
+    pub keep_alive_interval_s: u64,
+    /// How long a peer may take to answer a probe.
+    pub liveness_timeout_ms: u64,
+    /// Publishes waiting for an answer per connection; reading stops above and resumes at half.
+    pub max_pending_publishes: u32,
+    /// Bytes of publishes waiting for an answer per connection; reading stops above and resumes at half.
+    pub max_pending_publish_bytes: u64,
+    /// Publishes to non-persistent topics waiting per connection; more are dropped.
+    pub max_pending_non_persistent: u32,
+    /// Slow commands (lookups, creations, seeks) in progress per connection; reading stops above.
+    pub max_pending_commands: u32,
+    /// Outbound bytes at which dispatch and reading stop.
+    pub outbound_high_bytes: usize,
+    /// Outbound bytes at which they go on.
+    pub outbound_low_bytes: usize,
+    /// Largest read buffer of a connection, between frames.
+    pub max_read_buffer_bytes: usize,
+    /// Connections at most, 0 = no limit.
+    pub max_connections: u32,
+    /// Connections from one address at most, 0 = no limit.
+    pub max_connections_per_ip: u32,
+    /// Seconds between looks at expiring credentials.
+    pub auth_refresh_check_s: u64,
+    /// Lookups, partition counts, listings in progress in the whole process.
+    pub max_concurrent_lookups: u32,
+    /// Characters of consumer metadata at most.
+    pub max_consumer_metadata_chars: usize,
+    /// Producers and consumers on one connection at most.
+    pub max_handlers_per_connection: usize,
+    /// Topic list watchers on one connection at most.
+    pub max_watchers_per_connection: usize,
+}
+
+impl Default for SessionLimits {
+    fn default() -> Self {
+        Self {
+            max_message_bytes: 5 * 1024 * 1024,
+            keep_alive_interval_s: 30,
+            liveness_timeout_ms: 5_000,
+            max_pending_publishes: 1_000,
+            max_pending_publish_bytes: 64 << 20,
+            max_pending_non_persistent: 1_000,
+            max_pending_commands: 1_024,
+            outbound_high_bytes: 1 << 20,
+            outbound_low_bytes: 256 << 10,
+            max_read_buffer_bytes: 256 << 10,
+            max_connections: 0,
+            max_connections_per_ip: 0,
+            auth_refresh_check_s: 60,
+            max_concurrent_lookups: 50_000,
+            max_consumer_metadata_chars: 1_024,
+            max_handlers_per_connection: 100_000,
+            max_watchers_per_connection: 1_000,
+        }
+    }
+}
+
+/// Everything a broker is told at its start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BrokerConfig {
+    /// The region (Pulsar: cluster) that this broker belongs to.
+    pub cluster: String,
+    /// Version text in CONNECTED behind `Pulsar Server`.
+    pub version: String,
+    /// Where clients reach this broker; the first is the internal (default) one.
+    pub listeners: Vec<AdvertisedListener>,
+    /// `http://host:port` of the admin API, for lookups over HTTP.
+    pub web_url: Option<String>,
+    /// `https://host:port` of the admin API.
+    pub web_url_tls: Option<String>,
+    /// Tell clients to stay on the service URL instead of connecting to the advertised one (one-machine set-ups).
+    pub proxy_through_service_url: bool,
+    /// Connections.
+    pub session: SessionLimits,
+    /// Topics loading at once.
+    pub max_concurrent_topic_loads: u32,
+    /// How long a topic may take to load.
+    pub topic_load_timeout_s: u64,
+    /// Create topics that clients ask for.
+    pub auto_topic_creation: bool,
+    /// What kind.
+    pub auto_topic_type: AutoTopicType,
+    /// Partitions of a partitioned one.
+    pub auto_topic_partitions: u32,
+    /// Create subscriptions that consumers ask for.
+    pub auto_subscription_creation: bool,
+    /// Topics per namespace at most, 0 = no limit.
+    pub max_topics_per_namespace: u32,
+    /// Partitions of one topic at most, 0 = no limit.
+    pub max_partitions_per_topic: u32,
+    /// Delete topics that nobody uses.
+    pub delete_inactive_topics: bool,
+    /// When they count as unused.
+    pub inactive_topic_mode: InactiveTopicMode,
+    /// Seconds between looks for them.
+    pub inactive_topic_check_s: u64,
+    /// Seconds that a topic must have been unused.
+    pub inactive_topic_max_idle_s: u64,
+    /// Delete partitioned topics with all partitions gone, too.
+    pub delete_inactive_partitioned_metadata: bool,
+    /// Seconds between backlog quota checks.
+    pub backlog_quota_check_s: u64,
+    /// Seconds between expiry checks.
+    pub message_expiry_check_s: u64,
+    /// Answer WATCH_TOPIC_LIST.
+    pub topic_list_watcher: bool,
+    /// Characters of a topic pattern at most.
+    pub max_pattern_chars: usize,
+    /// Add index and broker time to messages for clients that understand them.
+    pub expose_broker_entry_metadata: bool,
+    /// Keep the replicated flag of subscriptions.
+    pub replicated_subscriptions: bool,
+    /// Refuse producers without schema on topics with one.
+    pub schema_validation_enforced: bool,
+    /// Compatibility strategy of namespaces that set none.
+    pub schema_compatibility: crate::schema::CompatibilityStrategy,
+    /// Topics may have policies of their own.
+    pub topic_level_policies: bool,
+    /// Check subscription names (letters, digits, `_-=:.`).
+    pub strictly_verify_subscription_names: bool,
+    /// Limits of topics whose namespace and topic policies set none.
+    pub topic_limits: TopicLimits,
+    /// Storage settings of topics whose namespace sets none.
+    pub log_settings: LogSettings,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            cluster: "standalone".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            listeners: vec![AdvertisedListener {
+                name: "internal".to_owned(),
+                broker_url: Some("pulsar://localhost:6650".to_owned()),
+                broker_url_tls: None,
+            }],
+            web_url: Some("http://localhost:8080".to_owned()),
+            web_url_tls: None,
+            proxy_through_service_url: false,
+            session: SessionLimits::default(),
+            max_concurrent_topic_loads: 5_000,
+            topic_load_timeout_s: 60,
+            auto_topic_creation: true,
+            auto_topic_type: AutoTopicType::NonPartitioned,
+            auto_topic_partitions: 1,
+            auto_subscription_creation: true,
+            max_topics_per_namespace: 0,
+            max_partitions_per_topic: 0,
+            delete_inactive_topics: true,
+            inactive_topic_mode: InactiveTopicMode::NoSubscriptions,
+            inactive_topic_check_s: 60,
+            inactive_topic_max_idle_s: 60,
+            delete_inactive_partitioned_metadata: false,
+            backlog_quota_check_s: 60,
+            message_expiry_check_s: 300,
+            topic_list_watcher: true,
+            max_pattern_chars: 50,
+            expose_broker_entry_metadata: false,
+            replicated_subscriptions: true,
+            schema_validation_enforced: false,
+            schema_compatibility: crate::schema::CompatibilityStrategy::Full,
+            topic_level_policies: true,
+            strictly_verify_subscription_names: false,
+            topic_limits: default_topic_limits(),
+            log_settings: LogSettings::default(),
+        }
+    }
+}
+
+/// Pulsar's defaults for a topic.
+pub fn default_topic_limits() -> TopicLimits {
+    use meridian_topic::SubscriptionType::{Exclusive, Failover, KeyShared, Shared};
+    TopicLimits {
+        max_producers: 0,
+        max_consumers: 0,
+        max_consumers_per_subscription: 0,
+        max_subscriptions: 0,
+        max_unacked_per_consumer: 50_000,
+        max_unacked_per_subscription: 200_000,
+        max_message_bytes: 0,
+        encryption_required: false,
+        deduplication: false,
+        dedup_max_producers: 10_000,
+        dedup_snapshot_entries: 1_000,
+        message_ttl_s: 0,
+        delayed_delivery: true,
+        delayed_tick_ms: 1_000,
+        max_delay_ms: 0,
+        batch_index_ack: true,
+        failover_delay_ms: 1_000,
+        key_shared_consistent_hashing: Some(100),
+        dispatch_read_entries: 100,
+        dispatch_read_bytes: 5 << 20,
+        dispatch_round_robin_entries: 20,
+        backlog_quota_bytes: 0,
+        backlog_quota_s: 0,
+        backlog_policy: 0,
+        allowed_types: vec![Exclusive, Shared, Failover, KeyShared],
+        publish_rate: (0, 0),
+        dispatch_rate: (0, 0),
+        subscribe_rate: 0,
+    }
+}

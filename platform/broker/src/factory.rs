@@ -1,0 +1,48 @@
+//! How a broker gets topics: opened, listed and deleted in storage.
+//!
+//! Role: the seam between the hosting of topics (single-flight, limits, sessions) and their making, so that the rules of
+//! sessions can be tested against topics that only record what they are asked.
+//! Must never know: connections, policies, permissions.
+
+use crate::error::BrokerError;
+use meridian_managed_ledger::LogSettings;
+use meridian_topic::api::BoxFuture;
+use meridian_topic::{TopicHandle, TopicLimits};
+use meridian_types::{NamespaceName, TopicName};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a topic is opened with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopicSettings {
+    /// Limits of the topic.
+    pub limits: TopicLimits,
+    /// Settings of its log.
+    pub log: LogSettings,
+}
+
+/// Opens, lists and deletes topics.
+pub trait TopicFactory: Send + Sync {
+    /// Opens a topic, creating it if it is absent.
+    fn open(
+        &self,
+        name: TopicName,
+        settings: TopicSettings,
+    ) -> BoxFuture<'_, Result<Arc<dyn TopicHandle>, BrokerError>>;
+    /// Whether the topic is stored. Non-persistent topics are not.
+    fn exists<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<bool, BrokerError>>;
+    /// Stored topics of a namespace, in name order.
+    fn list<'a>(&'a self, namespace: &'a NamespaceName) -> BoxFuture<'a, Result<Vec<TopicName>, BrokerError>>;
+    /// Deletes a stored topic that is not open here. An absent one is no error.
+    fn delete<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<(), BrokerError>>;
+    /// Puts log settings in force on an open topic.
+    fn set_log_settings(&self, name: &TopicName, settings: &LogSettings);
+    /// Replaces the properties of an open topic.
+    fn set_properties<'a>(
+        &'a self,
+        name: &'a TopicName,
+        properties: BTreeMap<String, String>,
+    ) -> BoxFuture<'a, Result<(), BrokerError>>;
+    /// Once a second, for everything below topics.
+    fn tick(&self, now_ms: u64) -> BoxFuture<'_, ()>;
+}

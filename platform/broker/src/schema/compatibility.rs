@@ -1,0 +1,212 @@
+//! Which schema may follow which.
+//!
+//! Role: pure rules. *Backward*: the new schema reads what the old one wrote; *forward*: the old one reads what the new one
+//! writes; *full*: both. Transitive strategies ask this of all earlier schemas, the others of the latest only.
+//! A schema of another kind is incompatible under every strategy but AlwaysCompatible.
+
+use super::check::{is_plain_json_schema, native_root_message, parse_avro, split_key_value};
+use super::{SchemaError, SchemaInfo, SchemaKind};
+use apache_avro::schema_compatibility::{Compatibility, SchemaCompatibility};
+
+/// How a new schema must relate to those that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum CompatibilityStrategy {
+    AlwaysIncompatible,
+    AlwaysCompatible,
+    Backward,
+    Forward,
+    Full,
+    BackwardTransitive,
+    ForwardTransitive,
+    FullTransitive,
+}
+
+use CompatibilityStrategy as Strategy;
+
+const NAMES: [(Strategy, &str); 8] = [
+    (Strategy::AlwaysIncompatible, "ALWAYS_INCOMPATIBLE"),
+    (Strategy::AlwaysCompatible, "ALWAYS_COMPATIBLE"),
+    (Strategy::Backward, "BACKWARD"),
+    (Strategy::Forward, "FORWARD"),
+    (Strategy::Full, "FULL"),
+    (Strategy::BackwardTransitive, "BACKWARD_TRANSITIVE"),
+    (Strategy::ForwardTransitive, "FORWARD_TRANSITIVE"),
+    (Strategy::FullTransitive, "FULL_TRANSITIVE"),
+];
+
+impl CompatibilityStrategy {
+    /// From the name in the admin API; `UNDEFINED` and unknown names give `None`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(_, text)| text.eq_ignore_ascii_case(name)).map(|(strategy, _)| *strategy)
+    }
+
+    /// The name in the admin API.
+    pub fn name(self) -> &'static str {
+        NAMES[self as usize].1
+    }
+
+    /// Whether all earlier schemas count.
+    pub fn is_transitive(self) -> bool {
+        matches!(self, Strategy::BackwardTransitive | Strategy::ForwardTransitive | Strategy::FullTransitive)
+    }
+
+    /// What a consumer's schema must satisfy: it reads what is there.
+    pub fn for_consumer(self) -> Self {
+        match self {
+            Strategy::AlwaysCompatible => Strategy::AlwaysCompatible,
+            _ if self.is_transitive() => Strategy::BackwardTransitive,
+            _ => Strategy::Backward,
+        }
+    }
+
+    fn new_must_read_old(self) -> bool {
+        matches!(self, Strategy::Backward | Strategy::BackwardTransitive | Strategy::Full | Strategy::FullTransitive)
+    }
+
+    fn old_must_read_new(self) -> bool {
+        matches!(self, Strategy::Forward | Strategy::ForwardTransitive | Strategy::Full | Strategy::FullTransitive)
+    }
+}
+
+/// Whether `new` may stand beside `existing` (oldest first, without deleted ones).
+///
+/// # Errors
+/// [`SchemaError::Incompatible`] with what does not fit.
+pub fn check(existing: &[&SchemaInfo], new: &SchemaInfo, strategy: Strategy) -> Result<(), SchemaError> {
+    if strategy == Strategy::AlwaysCompatible {
+        return Ok(());
+    }
+    let from = if strategy.is_transitive() { 0 } else { existing.len().saturating_sub(1) };
+    existing[from..].iter().rev().try_for_each(|old| check_pair(old, new, strategy))
+}
+
+fn check_pair(old: &SchemaInfo, new: &SchemaInfo, strategy: Strategy) -> Result<(), SchemaError> {
+    if old.same_as(new) {
+        return Ok(());
+    }
+    if old.kind != new.kind {
+        return Err(SchemaError::Incompatible(format!(
+            "Incompatible schema: exists schema type {}, new schema type {}",
+            old.kind.name(),
+            new.kind.name()
+        )));
+    }
+    if strategy == Strategy::AlwaysIncompatible {
+        return Err(SchemaError::Incompatible("the strategy is ALWAYS_INCOMPATIBLE".to_owned()));
+    }
+    match new.kind {
+        SchemaKind::Avro | SchemaKind::Protobuf => check_avro(old, new, strategy),
+        SchemaKind::Json => match (is_plain(old), is_plain(new)) {
+            (false, false) => check_avro(old, new, strategy),
+            (true, _) => Ok(()),
+            (false, true) => Err(SchemaError::Incompatible("the new JSON schema has no Avro form".to_owned())),
+        },
+        SchemaKind::KeyValue => {
+            let ((old_key, old_value), (key, value)) = (split_key_value(old)?, split_key_value(new)?);
+            check_pair(&old_key, &key, strategy)?;
+            check_pair(&old_value, &value, strategy)
+        }
+        SchemaKind::ProtobufNative => {
+            let (was, is) = (native_root_message(&old.data)?, native_root_message(&new.data)?);
+            if was == is {
+                return Ok(());
+            }
+            Err(SchemaError::Incompatible(format!("Protobuf root message isn't allow change, was {was}, is {is}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_plain(info: &SchemaInfo) -> bool {
+    parse_avro(info.kind, &info.data).is_err() && is_plain_json_schema(&info.data)
+}
+
+fn check_avro(old: &SchemaInfo, new: &SchemaInfo, strategy: Strategy) -> Result<(), SchemaError> {
+    let (was, is) = (parse_avro(old.kind, &old.data)?, parse_avro(new.kind, &new.data)?);
+    let reads = |writer, reader, what: &str| match SchemaCompatibility::can_read(writer, reader) {
+        Ok(Compatibility::Full) => Ok(()),
+        Ok(Compatibility::Partial) => Err(SchemaError::Incompatible(format!("{what} in part only"))),
+        Err(error) => Err(SchemaError::Incompatible(format!("{what} not: {error}"))),
+    };
+    if strategy.new_must_read_old() {
+        reads(&was, &is, "the new schema can read data written with the existing one")?;
+    }
+    if strategy.old_must_read_new() {
+        reads(&is, &was, "the existing schema can read data written with the new one")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::collections::BTreeMap;
+
+    fn record(fields: &str) -> SchemaInfo {
+        let data = format!(r#"{{"type":"record","name":"R","fields":[{fields}]}}"#);
+        SchemaInfo { kind: SchemaKind::Avro, data: Bytes::from(data), properties: BTreeMap::new() }
+    }
+
+    const A: &str = r#"{"name":"a","type":"string"}"#;
+    const B: &str = r#"{"name":"b","type":"int"}"#;
+    const B_DEFAULT: &str = r#"{"name":"b","type":"int","default":0}"#;
+
+    fn holds(old: &SchemaInfo, new: &SchemaInfo) -> [bool; 3] {
+        [Strategy::Backward, Strategy::Forward, Strategy::Full].map(|s| check(&[old], new, s).is_ok())
+    }
+
+    #[test]
+    fn a_field_without_default_may_come_but_not_be_missed() {
+        let (one, two) = (record(A), record(&format!("{A},{B}")));
+        assert_eq!(holds(&one, &two), [false, true, false]);
+        assert_eq!(holds(&two, &one), [true, false, false]);
+    }
+
+    #[test]
+    fn a_field_with_default_goes_both_ways() {
+        let (one, two) = (record(A), record(&format!("{A},{B_DEFAULT}")));
+        assert_eq!(holds(&one, &two), [true, true, true]);
+        assert_eq!(holds(&two, &one), [true, true, true]);
+    }
+
+    #[test]
+    fn transitive_asks_all_versions() {
+        let (first, second, third) = (record(B), record(B_DEFAULT), record(A));
+        assert!(check(&[&first, &second], &third, Strategy::Backward).is_err());
+        let third = record(&format!("{A},{B_DEFAULT}"));
+        let old = record(r#"{"name":"a","type":"string","default":""},{"name":"b","type":"string"}"#);
+        let newer = record(r#"{"name":"a","type":"string","default":""},{"name":"b","type":"int","default":1}"#);
+        assert!(check(&[&old, &newer], &third, Strategy::Backward).is_ok());
+        assert!(check(&[&old, &newer], &third, Strategy::BackwardTransitive).is_err());
+    }
+
+    #[test]
+    fn an_enum_that_lost_a_symbol_is_refused() {
+        let schema = |symbols: &str| {
+            record(&format!(r#"{{"name":"e","type":{{"type":"enum","name":"E","symbols":[{symbols}]}}}}"#))
+        };
+        let (small, big) = (schema(r#""A""#), schema(r#""A","B""#));
+        assert_eq!(holds(&small, &big), [true, false, false]);
+    }
+
+    #[test]
+    fn kinds_may_change_only_if_all_is_compatible() {
+        let (old, mut new) = (record(A), record(A));
+        new.kind = SchemaKind::Json;
+        assert!(check(&[&old], &new, Strategy::Full).is_err());
+        assert!(check(&[&old], &new, Strategy::AlwaysCompatible).is_ok());
+        assert!(check(&[&old], &record(B), Strategy::AlwaysIncompatible).is_err());
+        assert!(check(&[], &record(B), Strategy::AlwaysIncompatible).is_ok());
+    }
+
+    #[test]
+    fn names_are_those_of_the_admin_api() {
+        for (strategy, name) in NAMES {
+            assert_eq!(strategy.name(), name);
+            assert_eq!(CompatibilityStrategy::from_name(name), Some(strategy));
+        }
+        assert_eq!(CompatibilityStrategy::from_name("UNDEFINED"), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Sending topics away: unloading and deleting.
+//!
+//! Invariant: B2 the slot is emptied only after the handle has closed (or the close has failed, which is reported; the
+//! next owner's fencing makes a half-closed log harmless).
+
+use super::BrokerService;
+use super::topic_map::{Departure, Leave};
+use crate::error::BrokerError;
+use meridian_topic::{TopicError, TopicErrorKind};
+use meridian_types::{Domain, NamespaceName, TopicName};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long a topic may take to close or delete itself.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+fn too_long(what: String) -> BrokerError {
+    BrokerError::TimedOut { what, limit_ms: LEAVE_TIMEOUT.as_millis() as u64 }
+}
+
+impl BrokerService {
+    async fn departure(&self, name: &TopicName) -> Option<Departure> {
+        loop {
+            match self.topics.leave(name) {
+                Leave::Absent => return None,
+                Leave::Depart(departure) => return Some(departure),
+                Leave::Leaving(mut gone) => while gone.changed().await.is_ok() {},
+                Leave::Loading(mut outcome) => {
+                    let _ = outcome.wait_for(Option::is_some).await;
+                }
+            }
+        }
+    }
+
+    /// Unloads a topic: its clients are closed and look it up again. Not loaded is no error.
+    ///
+    /// # Errors
+    /// [`BrokerError::TimedOut`] or what the topic says.
+    pub async fn unload_topic(&self, name: &TopicName) -> Result<(), BrokerError> {
+        let unload = async {
+            let Some(departure) = self.departure(name).await else { return Ok(()) };
+            departure.handle().close().await.map_err(BrokerError::from)
+        };
+        timeout(LEAVE_TIMEOUT, unload).await.unwrap_or_else(|_| Err(too_long(format!("unloading topic {name}"))))
+    }
+
+    /// Unloads all topics of a namespace.
+    ///
+    /// # Errors
+    /// The first error; the others are unloaded nevertheless.
+    pub async fn unload_namespace(self: &Arc<Self>, namespace: &NamespaceName) -> Result<(), BrokerError> {
+        let names = self.loaded_topics().into_iter().map(|topic| topic.name().clone());
+        self.unload_all(names.filter(|name| name.namespace() == *namespace).collect()).await
+    }
+
+    /// Unloads topics side by side.
+    pub(super) async fn unload_all(self: &Arc<Self>, names: Vec<TopicName>) -> Result<(), BrokerError> {
+        let mut tasks = tokio::task::JoinSet::new();
+        let mut outcome = Ok(());
+        for name in names {
+            if tasks.len() >= 64 {
+                outcome = first_error(outcome, tasks.join_next().await);
+            }
+            let service = self.clone();
+            tasks.spawn(async move { service.unload_topic(&name).await });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            outcome = first_error(outcome, Some(ended));
+        }
+        outcome
+    }
+
+    /// Deletes one topic (a partition counts as one) with its schema, if it is the last of that name. With clients only
+    /// if `force`.
+    ///
+    /// # Errors
+    /// [`BrokerError::TopicNotFound`], a topic error of kind Busy, or what storage says.
+    pub async fn delete_topic(&self, name: &TopicName, force: bool) -> Result<(), BrokerError> {
+        let delete = async {
+            match self.departure(name).await {
+                Some(departure) => match departure.handle().delete(force).await {
+                    Err(error @ TopicError { kind: TopicErrorKind::Busy, .. }) => {
+                        departure.stay();
+                        return Err(error.into());
+                    }
+                    other => other?,
+                },
+                None if name.domain() == Domain::Persistent && self.factory.exists(name).await? => {
+                    self.factory.delete(name).await?;
+                }
+                None => return Err(BrokerError::TopicNotFound(format!("Topic {name} not found"))),
+            }
+            self.announce_deleted(name);
+            if name.partition().is_none() {
+                self.schemas.purge(name).await?;
+            }
+            Ok(())
+        };
+        timeout(LEAVE_TIMEOUT, delete).await.unwrap_or_else(|_| Err(too_long(format!("deleting topic {name}"))))
+    }
+}
+
+type Joined = Option<Result<Result<(), BrokerError>, tokio::task::JoinError>>;
+
+fn first_error(outcome: Result<(), BrokerError>, ended: Joined) -> Result<(), BrokerError> {
+    match (outcome, ended) {
+        (Ok(()), Some(Ok(result))) => result,
+        (Ok(()), Some(Err(error))) => Err(BrokerError::NotReady(error.to_string())),
+        (outcome, _) => outcome,
+    }
+}

@@ -1,0 +1,60 @@
+//! Which broker serves a topic, under which address.
+//!
+//! One broker serves everything of its region; ownership of bundles by several brokers will answer here.
+
+use super::BrokerService;
+use crate::error::BrokerError;
+use meridian_types::TopicName;
+
+/// Answer to a lookup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookupAnswer {
+    /// `pulsar://host:port`.
+    pub broker_url: Option<String>,
+    /// `pulsar+ssl://host:port`.
+    pub broker_url_tls: Option<String>,
+    /// `http://host:port`.
+    pub web_url: Option<String>,
+    /// `https://host:port`.
+    pub web_url_tls: Option<String>,
+    /// This is the owner's own answer.
+    pub authoritative: bool,
+    /// False: ask that broker again.
+    pub is_owner: bool,
+    /// Stay on the service URL.
+    pub proxy_through_service_url: bool,
+}
+
+impl BrokerService {
+    /// Where a topic is served. `listener` is the client's advertised listener name, empty or absent for the default.
+    /// Whether the topic exists is not looked at.
+    ///
+    /// # Errors
+    /// [`BrokerError::NotReady`] for a listener that this broker does not have.
+    pub async fn lookup(
+        &self,
+        _topic: &TopicName,
+        listener: Option<&str>,
+        _authoritative: bool,
+    ) -> Result<LookupAnswer, BrokerError> {
+        let wanted = listener.filter(|name| !name.is_empty());
+        let mut listeners = self.config().listeners.iter();
+        let found = match wanted {
+            Some(name) => listeners.find(|listener| listener.name == name),
+            None => listeners.next(),
+        };
+        let Some(found) = found else {
+            let name = wanted.unwrap_or("internal");
+            return Err(BrokerError::NotReady(format!("the broker do not have {name} listener")));
+        };
+        Ok(LookupAnswer {
+            broker_url: found.broker_url.clone(),
+            broker_url_tls: found.broker_url_tls.clone(),
+            web_url: self.config().web_url.clone(),
+            web_url_tls: self.config().web_url_tls.clone(),
+            authoritative: true,
+            is_owner: true,
+            proxy_through_service_url: self.config().proxy_through_service_url,
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! The broker's service: hosts topics, answers lookups, keeps schemas; everything that sessions and the admin API call.
+//!
+//! Invariants: B1, B2 (see [`topic_map`]).
+//! Failure: every call answers a typed [`BrokerError`]; waits have the deadlines of [`BrokerConfig`].
+//! Must never know: frames, HTTP.
+
+mod create;
+mod delete;
+mod listing;
+mod lookup;
+mod names;
+mod topic_map;
+mod topics;
+
+pub use listing::ListDomain;
+pub use lookup::LookupAnswer;
+pub use topics::Create;
+
+use crate::config::BrokerConfig;
+use crate::factory::TopicFactory;
+use crate::schema::SchemaRegistry;
+use meridian_metadata::{MetadataError, SharedStore};
+use meridian_types::TopicName;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::{Semaphore, broadcast};
+
+/// Topic events that a slow listener may be behind before it has to list anew.
+const EVENT_BACKLOG: usize = 1_024;
+
+/// A topic came or went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TopicEvent {
+    /// It was created.
+    Created(TopicName),
+    /// It was deleted.
+    Deleted(TopicName),
+}
+
+/// What a broker is made of.
+pub struct BrokerParts {
+    /// Numbers and texts.
+    pub config: BrokerConfig,
+    /// The metadata store.
+    pub store: SharedStore,
+    /// Opens topics.
+    pub factory: Arc<dyn TopicFactory>,
+}
+
+/// The broker.
+pub struct BrokerService {
+    config: BrokerConfig,
+    factory: Arc<dyn TopicFactory>,
+    topics: Arc<topic_map::TopicMap>,
+    loads: Semaphore,
+    schemas: SchemaRegistry,
+    events: broadcast::Sender<TopicEvent>,
+    names: names::ProducerNames,
+}
+
+impl BrokerService {
+    /// Builds the service; nothing runs yet.
+    ///
+    /// # Errors
+    /// [`MetadataError`] if no number for generated names can be had.
+    pub async fn new(parts: BrokerParts) -> Result<Arc<Self>, MetadataError> {
+        let names = names::ProducerNames::claim(&parts.config.cluster, &parts.store).await?;
+        Ok(Arc::new(Self {
+            loads: Semaphore::new(parts.config.max_concurrent_topic_loads as usize),
+            config: parts.config,
+            factory: parts.factory,
+            topics: Arc::default(),
+            schemas: SchemaRegistry::new(parts.store),
+            events: broadcast::channel(EVENT_BACKLOG).0,
+            names,
+        }))
+    }
+
+    /// Numbers and texts.
+    pub fn config(&self) -> &BrokerConfig {
+        &self.config
+    }
+
+    /// Schemas of all topics.
+    pub fn schemas(&self) -> &SchemaRegistry {
+        &self.schemas
+    }
+
+    /// Comings and goings of topics from now on.
+    pub fn events(&self) -> broadcast::Receiver<TopicEvent> {
+        self.events.subscribe()
+    }
+
+    /// A name for a producer that brought none, unique in the cluster.
+    pub fn next_producer_name(&self) -> String {
+        self.names.next()
+    }
+
+    fn announce(&self, event: TopicEvent) {
+        // Nobody listening is no error.
+        let _ = self.events.send(event);
+    }
+}
+
+/// Wall clock in ms since 1970.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
