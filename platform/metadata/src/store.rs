@@ -144,6 +144,9 @@ pub enum MetadataError {
         /// The limit.
         max_bytes: u64,
     },
+    /// The call breaks a rule of the contract (a key twice in one transaction, a sequence that would overflow).
+    #[error("metadata call is not valid: {0}")]
+    Invalid(String),
     /// Stored bytes can't be read.
     #[error("metadata is damaged: {0}")]
     Corrupt(String),
@@ -156,7 +159,7 @@ impl Classify for MetadataError {
                 ErrorClass::Retry
             }
             MetadataError::SessionExpired(_) => ErrorClass::Fenced,
-            MetadataError::TooLarge { .. } => ErrorClass::Caller,
+            MetadataError::TooLarge { .. } | MetadataError::Invalid(_) => ErrorClass::Caller,
             MetadataError::Corrupt(_) => ErrorClass::Corrupt,
         }
     }
@@ -167,10 +170,12 @@ pub trait MetadataStore: Send + Sync {
     /// The value of a key, `None` if absent.
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, MetadataError>>;
 
-    /// Applies all operations or none (M2); answers the version that all its writes carry. No key may occur twice.
+    /// Applies all operations or none (M2); answers the version that all its writes carry (the latest version if there
+    /// was nothing to write). No key may occur twice.
     fn commit(&self, operations: Vec<Operation>) -> BoxFuture<'_, Result<Version, MetadataError>>;
 
-    /// Entries whose key starts with `prefix`, in byte order, after `after` (exclusive), at most `limit`.
+    /// Entries whose key starts with `prefix`, in byte order, after `after` (exclusive), at most `limit`. A page may be
+    /// shorter than `limit` when its values are large: only `next` says whether the range is complete.
     fn range<'a>(
         &'a self,
         prefix: &'a str,
@@ -198,7 +203,8 @@ pub trait MetadataStore: Send + Sync {
         from: Option<Version>,
     ) -> BoxFuture<'a, Result<Box<dyn Watch>, MetadataError>>;
 
-    /// The store's latest version: a position to begin a watch from after reading a range.
+    /// The store's latest version. Take it *before* reading a range, then watch from it: changes that the read has
+    /// already seen come again, none is missed.
     fn current_version(&self) -> BoxFuture<'_, Result<Version, MetadataError>>;
 }
 
