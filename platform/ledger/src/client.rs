@@ -1,0 +1,145 @@
+//! The client: creates, opens, recovers and deletes ledgers.
+//!
+//! Invariants: L1 a ledger id is never given twice: ids come from a metadata sequence in blocks, and a record is only
+//! created where there is none; L2 a create costs one metadata write (and one more per [`LedgerConfig::id_block`]).
+//! Failure: a create whose outcome is unknown is looked up; if that fails too the error says so and the record, if it
+//! is there, is an open ledger that nobody writes to.
+//! Must never know: what ledgers are for.
+
+use crate::api::{AppendSink, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers};
+use crate::context::{Cas, Core, LedgerConfig};
+use crate::directory::BookieDirectory;
+use crate::layout::Layout;
+use crate::placement;
+use crate::reader::Reader;
+use crate::record::LedgerRecord;
+use crate::recovery::shell::recover;
+use crate::stats::{CounterSnapshot, count};
+use crate::writer::shell::Writer;
+use meridian_bookie_api::BoxFuture;
+use meridian_metadata::{Condition, SharedStore, Version};
+use meridian_types::LedgerId;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// See the head of this file.
+pub struct LedgerClient {
+    core: Arc<Core>,
+    ids: tokio::sync::Mutex<Range<u64>>,
+}
+
+impl LedgerClient {
+    /// A client over a metadata store and bookies. Its calls want a tokio runtime with time enabled.
+    pub fn new(metadata: SharedStore, bookies: Arc<dyn BookieDirectory>, config: LedgerConfig) -> Self {
+        Self { core: Core::new(metadata, bookies, config), ids: tokio::sync::Mutex::new(0..0) }
+    }
+
+    /// What the client did so far.
+    pub fn counters(&self) -> CounterSnapshot {
+        self.core.counters.snapshot()
+    }
+
+    /// Writers with adds outstanding or news not yet told to bookies.
+    pub fn active_writers(&self) -> usize {
+        self.core.ticker.active()
+    }
+
+    /// The record of a ledger, for audits and tools.
+    ///
+    /// # Errors
+    /// [`LedgerError::NoSuchLedger`] or what metadata said.
+    pub async fn record(&self, ledger_id: LedgerId) -> Result<LedgerRecord, LedgerError> {
+        self.core.load(ledger_id).await.map(|(record, _)| record)
+    }
+
+    async fn next_id(&self) -> Result<LedgerId, LedgerError> {
+        let mut ids = self.ids.lock().await;
+        if ids.is_empty() {
+            let block = self.core.config.id_block.max(1);
+            let first = self.core.allocate(block).await?;
+            *ids = first..first + block;
+        }
+        let id = ids.next().and_then(|id| i64::try_from(id).ok());
+        id.map(LedgerId).ok_or_else(|| LedgerError::Invalid("ledger ids are used up".to_owned()))
+    }
+
+    async fn create_ledger(
+        &self,
+        options: LedgerOptions,
+        sink: Arc<dyn AppendSink>,
+    ) -> Result<Arc<dyn LedgerWriter>, LedgerError> {
+        self.core.attach();
+        let layout = Layout::new(options.ensemble_size, options.write_quorum, options.ack_quorum)?;
+        let writable = self.core.bookies.writable();
+        let ensemble = self.core.with_quarantine(|quarantine, seed| {
+            placement::choose(writable, layout.ensemble_size(), quarantine, seed)
+        })?;
+        let created_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        let record = LedgerRecord::new(layout, options, ensemble, created_ms);
+        loop {
+            let ledger_id = self.next_id().await?;
+            if let Some(version) = self.store_new(ledger_id, &record).await? {
+                count(&self.core.counters.created, 1);
+                return Ok(Writer::start(self.core.clone(), ledger_id, record, version, sink));
+            }
+            // The id is taken: the sequence was set back (a restored backup). The next one may be free.
+            tracing::error!(ledger = ledger_id.0, "the sequence of ledger ids gave an id that is in use");
+        }
+    }
+
+    /// `None` = there is a record under this id that is not ours.
+    async fn store_new(&self, ledger_id: LedgerId, record: &LedgerRecord) -> Result<Option<Version>, LedgerError> {
+        match self.core.store(ledger_id, record, Condition::Absent).await {
+            Cas::Done(version) => Ok(Some(version)),
+            Cas::Changed => Ok(None),
+            Cas::Failed(error) => Err(LedgerError::Metadata(error)),
+            Cas::Unknown(error) => match self.core.load(ledger_id).await {
+                Ok((stored, version)) if stored == *record => Ok(Some(version)),
+                _ => Err(LedgerError::Metadata(error)),
+            },
+        }
+    }
+
+    async fn open_ledger(&self, ledger_id: LedgerId) -> Result<Arc<dyn LedgerReader>, LedgerError> {
+        self.core.attach();
+        let (record, _) = self.core.load(ledger_id).await?;
+        let reader = Reader::new(self.core.clone(), ledger_id, record);
+        reader.begin().await?;
+        Ok(Arc::new(reader))
+    }
+
+    async fn recover_ledger(&self, ledger_id: LedgerId) -> Result<Arc<dyn LedgerReader>, LedgerError> {
+        self.core.attach();
+        let record = recover(&self.core, ledger_id).await?;
+        Ok(Arc::new(Reader::new(self.core.clone(), ledger_id, record)))
+    }
+
+    async fn delete_ledger(&self, ledger_id: LedgerId) -> Result<(), LedgerError> {
+        self.core.remove(ledger_id).await?;
+        count(&self.core.counters.deleted, 1);
+        Ok(())
+    }
+}
+
+impl Ledgers for LedgerClient {
+    fn create(
+        &self,
+        options: LedgerOptions,
+        sink: Arc<dyn AppendSink>,
+    ) -> BoxFuture<'_, Result<Arc<dyn LedgerWriter>, LedgerError>> {
+        Box::pin(self.create_ledger(options, sink))
+    }
+
+    fn open(&self, ledger_id: LedgerId) -> BoxFuture<'_, Result<Arc<dyn LedgerReader>, LedgerError>> {
+        Box::pin(self.open_ledger(ledger_id))
+    }
+
+    fn recover(&self, ledger_id: LedgerId) -> BoxFuture<'_, Result<Arc<dyn LedgerReader>, LedgerError>> {
+        Box::pin(self.recover_ledger(ledger_id))
+    }
+
+    fn delete(&self, ledger_id: LedgerId) -> BoxFuture<'_, Result<(), LedgerError>> {
+        Box::pin(self.delete_ledger(ledger_id))
+    }
+}

@@ -1,0 +1,36 @@
+//! Where the client finds bookies.
+
+use meridian_bookie_api::Bookie;
+use meridian_types::BookieId;
+use std::sync::Arc;
+
+/// The bookies that there are.
+pub trait BookieDirectory: Send + Sync {
+    /// Bookies that take new entries now.
+    fn writable(&self) -> Vec<BookieId>;
+
+    /// A bookie by id, also a read-only one; `None` = not known or gone.
+    fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>>;
+}
+
+/// A fixed set of bookies, all of them taken as writable.
+pub struct StaticBookies {
+    bookies: Vec<Arc<dyn Bookie>>,
+}
+
+impl StaticBookies {
+    /// The given bookies.
+    pub fn new(bookies: Vec<Arc<dyn Bookie>>) -> Self {
+        Self { bookies }
+    }
+}
+
+impl BookieDirectory for StaticBookies {
+    fn writable(&self) -> Vec<BookieId> {
+        self.bookies.iter().map(|b| b.id().clone()).collect()
+    }
+
+    fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>> {
+        self.bookies.iter().find(|b| b.id() == id).cloned()
+    }
+}

@@ -1,0 +1,4 @@
+//! The writer: a pure machine and the shell that carries its effects to bookies, metadata and the owner.
+
+pub mod machine;
+pub(crate) mod shell;
