@@ -70,7 +70,7 @@ impl SlotSet {
     }
 
     /// The members, lowest first.
-    pub fn iter(self) -> impl Iterator<Item = usize> {
+    pub fn iter(self) -> impl Iterator<Item = usize> + Clone {
         (0..32).filter(move |slot| self.has(*slot))
     }
 }
@@ -96,11 +96,7 @@ impl Layout {
                  {ENSEMBLE_MAX} >= ensemble >= write quorum >= ack quorum >= 1"
             )));
         }
-        Ok(Self {
-            ensemble_size: ensemble_size as u8,
-            write_quorum: write_quorum as u8,
-            ack_quorum: ack_quorum as u8,
-        })
+        Ok(Self { ensemble_size: ensemble_size as u8, write_quorum: write_quorum as u8, ack_quorum: ack_quorum as u8 })
     }
 
     /// E.

@@ -101,7 +101,8 @@ mod tests {
     fn ensembles_have_distinct_members_and_spread() {
         let mut seen = HashSet::new();
         for seed in 0..200u64 {
-            let chosen = choose(bookies(5), 3, &Quarantine::default(), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).unwrap();
+            let chosen =
+                choose(bookies(5), 3, &Quarantine::default(), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).unwrap();
             assert_eq!(chosen.iter().collect::<HashSet<_>>().len(), 3);
             seen.extend(chosen);
         }

@@ -269,13 +269,13 @@ mod tests {
         record.change_ensemble(EntryId(5), names(&["c", "b"]));
         record.close(EntryId(6), 129, false);
         let golden = [
-            &[1u8][..],                                              // version
-            &[0x08, 2, 0x10, 2, 0x18, 2, 0x20, 1],                   // CLOSED, E, Qw, Qa
-            &[0x2a, 6, 0x0a, 1, b'k', 0x12, 1, b'v'],                // properties
-            &[0x30, 0xac, 0x02],                                     // created
-            &[0x3a, 6, 0x12, 1, b'a', 0x12, 1, b'b'],                // from entry 0
-            &[0x3a, 8, 0x08, 5, 0x12, 1, b'c', 0x12, 1, b'b'],       // from entry 5
-            &[0x40, 7, 0x48, 0x81, 0x01, 0x50, 1],                   // 7 entries, 129 bytes, estimated
+            &[1u8][..],                                        // version
+            &[0x08, 2, 0x10, 2, 0x18, 2, 0x20, 1],             // CLOSED, E, Qw, Qa
+            &[0x2a, 6, 0x0a, 1, b'k', 0x12, 1, b'v'],          // properties
+            &[0x30, 0xac, 0x02],                               // created
+            &[0x3a, 6, 0x12, 1, b'a', 0x12, 1, b'b'],          // from entry 0
+            &[0x3a, 8, 0x08, 5, 0x12, 1, b'c', 0x12, 1, b'b'], // from entry 5
+            &[0x40, 7, 0x48, 0x81, 0x01, 0x50, 1],             // 7 entries, 129 bytes, estimated
         ]
         .concat();
         assert_eq!(&record.encode()[..], &golden[..]);

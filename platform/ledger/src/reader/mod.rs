@@ -300,7 +300,8 @@ impl Reader {
         if record.state != LedgerState::Closed {
             let ensemble = record.last_ensemble();
             // All entries before the last ensemble were confirmed when it began (S5).
-            last_confirmed = EntryId(ensemble.first.0 - 1).max(ask_last_confirmed(&self.core, self.ledger_id, ensemble).await?);
+            last_confirmed =
+                EntryId(ensemble.first.0 - 1).max(ask_last_confirmed(&self.core, self.ledger_id, ensemble).await?);
         }
         let mut view = self.view.lock();
         view.last_confirmed = view.last_confirmed.max(last_confirmed);

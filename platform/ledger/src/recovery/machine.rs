@@ -407,7 +407,9 @@ impl RecoveryMachine {
         let room = rewriter.window_bytes() < self.settings.batch_bytes;
         for effect in effects {
             match effect {
-                WriterEffect::Send { bookie, entries, .. } => self.effects.push(RecoveryEffect::Send { bookie, entries }),
+                WriterEffect::Send { bookie, entries, .. } => {
+                    self.effects.push(RecoveryEffect::Send { bookie, entries })
+                }
                 WriterEffect::Replace(change) => {
                     self.change = Some(change.clone());
                     self.effects.push(RecoveryEffect::Replace(change));

@@ -61,7 +61,8 @@ pub(crate) async fn recover(core: &Arc<Core>, ledger_id: LedgerId) -> Result<Led
     };
     let mut machine = RecoveryMachine::new(ledger_id, settings);
     let (events, mut answers) = mpsc::unbounded_channel();
-    let mut shell = Shell { core: core.clone(), ledger_id, sink: Arc::new(Sink(events.clone())), events, tasks: JoinSet::new() };
+    let mut shell =
+        Shell { core: core.clone(), ledger_id, sink: Arc::new(Sink(events.clone())), events, tasks: JoinSet::new() };
     let tick = Duration::from_millis(config.tick_ms);
     loop {
         for effect in machine.take_effects() {
@@ -125,9 +126,9 @@ impl Shell {
                     }
                 })
             }),
-            RecoveryEffect::Fence { round, slot, bookie } => self.spawn(async move {
-                Event::Fenced(round, slot, fence(&core, ledger_id, &bookie).await)
-            }),
+            RecoveryEffect::Fence { round, slot, bookie } => {
+                self.spawn(async move { Event::Fenced(round, slot, fence(&core, ledger_id, &bookie).await) })
+            }
             RecoveryEffect::Read { round, slot, bookie, request } => {
                 let asked = ask(&core, &bookie, slot, request);
                 self.spawn(async move { Event::Answered(round, slot, asked.await.1) });
@@ -156,11 +157,8 @@ impl Shell {
             return bookie.add(entries, self.sink.clone());
         }
         let error = BookieError::Unavailable("not in the directory".to_owned());
-        let answer = |add: AddEntry| AddResult {
-            ledger_id: add.ledger_id,
-            entry_id: add.entry_id,
-            result: Err(error.clone()),
-        };
+        let answer =
+            |add: AddEntry| AddResult { ledger_id: add.ledger_id, entry_id: add.entry_id, result: Err(error.clone()) };
         self.sink.add_results(id, entries.into_iter().map(answer).collect());
     }
 }

@@ -85,14 +85,8 @@ impl Writer {
         sink: Arc<dyn AppendSink>,
     ) -> Arc<Self> {
         let ensemble = &record.last_ensemble().bookies;
-        let machine = WriterMachine::new(
-            ledger_id,
-            record.layout,
-            Mode::Append,
-            core.config.times,
-            ensemble,
-            EntryId::NONE,
-        );
+        let machine =
+            WriterMachine::new(ledger_id, record.layout, Mode::Append, core.config.times, ensemble, EntryId::NONE);
         let handles = ensemble.iter().map(|id| core.bookies.get(id)).collect();
         let state = State {
             machine,
@@ -184,11 +178,8 @@ impl Writer {
 
     fn refuse(&self, bookie: &BookieId, entries: &[AddEntry]) {
         let error = BookieError::Unavailable("not in the directory".to_owned());
-        let answer = |add: &AddEntry| AddResult {
-            ledger_id: add.ledger_id,
-            entry_id: add.entry_id,
-            result: Err(error.clone()),
-        };
+        let answer =
+            |add: &AddEntry| AddResult { ledger_id: add.ledger_id, entry_id: add.entry_id, result: Err(error.clone()) };
         self.add_results(bookie, entries.iter().map(answer).collect());
     }
 
