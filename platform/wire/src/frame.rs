@@ -28,6 +28,13 @@ pub const FRAME_PADDING_BYTES: usize = 10 * 1024;
 pub const DEFAULT_MAX_MESSAGE_BYTES: usize = 5 * 1024 * 1024;
 /// The largest command that is taken from a peer that has not said CONNECT yet (tokens and certificates are below).
 pub const MAX_FIRST_COMMAND_BYTES: usize = 256 * 1024;
+/// The largest command that a broker takes from a connected peer: a redelivery of 100,000 messages is below it.
+pub const MAX_COMMAND_BYTES: usize = 2 * 1024 * 1024;
+/// The most fields in the body of one command. An empty list element takes two bytes on the wire and up to a hundred in
+/// memory, so bytes alone bound nothing.
+pub const MAX_COMMAND_FIELDS: usize = 128 * 1024;
+/// Commands up to this size are read without counting their fields.
+const UNCOUNTED_COMMAND_BYTES: usize = 64 * 1024;
 /// Size fields in front of a command.
 pub const FRAME_HEADER_BYTES: usize = 8;
 
@@ -41,10 +48,16 @@ pub struct FrameLimits {
 }
 
 impl FrameLimits {
-    /// Limits of a connected peer: a frame holds a message of `max_message_bytes` and the padding.
+    /// A broker's limits for a connected peer: a frame holds a message of `max_message_bytes` and the padding.
     pub fn for_messages(max_message_bytes: usize) -> Self {
         let max_frame_bytes = max_message_bytes.saturating_add(FRAME_PADDING_BYTES);
-        Self { max_frame_bytes, max_command_bytes: max_frame_bytes - FRAME_HEADER_BYTES }
+        Self { max_frame_bytes, max_command_bytes: MAX_COMMAND_BYTES }
+    }
+
+    /// A client's limits for a broker that it trusts: lists of topics may fill a whole frame.
+    pub fn for_client(max_message_bytes: usize) -> Self {
+        let max_frame_bytes = max_message_bytes.saturating_add(FRAME_PADDING_BYTES);
+        Self { max_frame_bytes, max_command_bytes: max_frame_bytes }
     }
 
     /// Limits of a peer that has not authenticated: commands only, and small ones.
@@ -87,12 +100,18 @@ pub enum FrameError {
         /// The second size field; 0 if the frame has no room for one.
         command_bytes: usize,
     },
+    /// A command with an endless list in it.
+    #[error("a command has more than {limit} fields")]
+    TooManyFields {
+        /// [`MAX_COMMAND_FIELDS`].
+        limit: usize,
+    },
     /// The command is not protobuf of this protocol.
     #[error("the command cannot be read: {0}")]
     Malformed(#[from] prost::DecodeError),
-    /// The body of a SEND is not what it should be.
-    #[error("the SEND command cannot be read: {0}")]
-    MalformedSend(#[from] FieldError),
+    /// The command is not protobuf.
+    #[error("the command cannot be read: {0}")]
+    MalformedFields(#[from] FieldError),
     /// Unknown type, or type and body do not fit.
     #[error(transparent)]
     Command(#[from] CommandFault),
@@ -215,10 +234,31 @@ fn take_payload(src: &mut BytesMut, sizes: Sizes) -> Option<Bytes> {
 
 fn take_frame(src: &mut BytesMut, sizes: Sizes) -> Result<Frame, FrameError> {
     src.advance(FRAME_HEADER_BYTES);
+    if sizes.command > UNCOUNTED_COMMAND_BYTES {
+        count_fields(&src[..sizes.command])?;
+    }
     let mut body = src.split_to(sizes.frame - FRAME_HEADER_BYTES).freeze();
     let command = BaseCommand::decode(body.split_to(sizes.command))?;
     command.check()?;
     Ok(Frame { command, payload: (!body.is_empty()).then_some(body) })
+}
+
+/// Refuses a command whose bodies have more than [`MAX_COMMAND_FIELDS`] fields.
+fn count_fields(command: &[u8]) -> Result<(), FrameError> {
+    let mut count = 0usize;
+    let mut fields = Fields::new(command);
+    while let Some(field) = fields.next()? {
+        count += 1;
+        let Ok(body) = field.bytes() else { continue };
+        let mut inner = Fields::new(body);
+        while count <= MAX_COMMAND_FIELDS && inner.next()?.is_some() {
+            count += 1;
+        }
+        if count > MAX_COMMAND_FIELDS {
+            return Err(FrameError::TooManyFields { limit: MAX_COMMAND_FIELDS });
+        }
+    }
+    Ok(())
 }
 
 /// The body of a SEND, or `None` if the command is another one or is written in an unusual order.
@@ -241,7 +281,7 @@ fn send_body(command: &[u8]) -> Result<Option<&[u8]>, FieldError> {
 mod tests {
     use super::*;
     use crate::encode::{encode_command, encode_with_payload};
-    use crate::proto::{CommandPing, CommandSend};
+    use crate::proto::{CommandAck, CommandPing, CommandSend, MessageIdData};
 
     fn error(bytes: &[u8]) -> FrameError {
         FrameDecoder::default().decode(&mut BytesMut::from(bytes)).unwrap_err()
@@ -266,6 +306,25 @@ mod tests {
         let decoder = FrameDecoder::new(FrameLimits::before_connect());
         let mut src = BytesMut::from(&[0, 0x10, 0, 0][..]);
         assert!(matches!(decoder.decode(&mut src), Err(FrameError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn endless_lists_are_refused() {
+        let read = |ids: usize, bytes: u64| {
+            let message_id = vec![MessageIdData { ledger_id: bytes, ..Default::default() }; ids];
+            let mut src = BytesMut::new();
+            encode_command(&CommandAck { message_id, ..Default::default() }.into(), &mut src);
+            FrameDecoder::default().decode(&mut src).map(|frame| frame.is_some())
+        };
+        assert_eq!(read(100_000, u64::MAX), Ok(true));
+        assert_eq!(read(MAX_COMMAND_FIELDS + 1, 0), Err(FrameError::TooManyFields { limit: MAX_COMMAND_FIELDS }));
+        assert!(matches!(read(2 * MAX_COMMAND_FIELDS, u64::MAX), Err(FrameError::CommandTooLarge { .. })));
+    }
+
+    #[test]
+    fn a_command_stays_small_in_memory() {
+        assert!(size_of::<BaseCommand>() <= 512, "{}", size_of::<BaseCommand>());
+        assert!(size_of::<SendHeader>() <= 128, "{}", size_of::<SendHeader>());
     }
 
     #[test]
