@@ -137,6 +137,8 @@ pub struct Frame {
 
 /// One frame as a broker wants it: SEND apart, since it comes once per entry.
 #[derive(Debug, Clone, PartialEq)]
+// A box would cost an allocation for each command, to save moving a few hundred bytes once.
+#[allow(clippy::large_enum_variant)]
 pub enum Incoming {
     /// A SEND, read without allocation, and the message behind it.
     Send(SendHeader, Bytes),

@@ -1,4 +1,6 @@
 //! Frames of a real client and a real broker, decoded and encoded again.
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
 
 use bytes::{Bytes, BytesMut};
 use meridian_types::Position;

@@ -1,4 +1,6 @@
 //! Properties of the decoders and of the short ways beside the generated code.
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
 
 mod everything;
 
