@@ -1,1 +1,57 @@
-//! policy
+//! Tenants, namespaces, topics: their policies, and who may do what.
+//!
+//! Role: the values that the admin interface sets (Pulsar's JSON names), their rules, the resolution topic → namespace →
+//! broker default, and the decision whether a role may do something.
+//! Invariants: P1 unset is apart from zero, an option that is `None`; P2 what is not granted is refused; P3 super users
+//! and administrators are named literally, patterns never make one; P4 values from outside are checked before they are
+//! stored, by [`PolicyError`].
+//! Failure: [`PolicyError`] names the value and the rule; [`Refusal`] the role, the action and the place.
+//! Must never know: I/O, clocks, credentials, sessions.
+#![forbid(unsafe_code)]
+
+pub mod access;
+mod bundles;
+mod effective;
+mod lenient;
+mod limits;
+mod namespace;
+mod rates;
+mod tenant;
+mod topic;
+
+pub use access::{AccessRules, Action, Grants, Refusal, Scope, decide};
+pub use bundles::BundlesData;
+pub use effective::{AutoSubscriptionCreation, AutoTopicCreation, BrokerDefaults, EffectivePolicies, resolve};
+pub use limits::{
+    BacklogQuota, BacklogQuotaKind, BacklogQuotaPolicy, DelayedDelivery, InactiveTopicDeleteMode, InactiveTopics,
+    Persistence, Retention,
+};
+pub use namespace::{
+    AuthPolicies, AutoSubscriptionCreationOverride, AutoTopicCreationOverride, EntryFilters, Policies,
+    SchemaAutoUpdateStrategy, SchemaCompatibility, SubscriptionAuthMode,
+};
+pub use rates::{DispatchRate, PublishRate, SubscribeRate};
+pub use tenant::{ClusterData, TenantInfo};
+pub use topic::{PartitionedTopic, SubscriptionPolicies, TopicPolicies};
+
+use meridian_types::{Classify, ErrorClass};
+
+/// Why a value was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {rule}")]
+pub struct PolicyError {
+    /// The value, as given.
+    pub what: String,
+    /// The rule that it breaks.
+    pub rule: &'static str,
+}
+
+impl Classify for PolicyError {
+    fn class(&self) -> ErrorClass {
+        ErrorClass::Caller
+    }
+}
+
+pub(crate) fn refuse<T>(what: impl Into<String>, rule: &'static str) -> Result<T, PolicyError> {
+    Err(PolicyError { what: what.into(), rule })
+}
