@@ -49,8 +49,6 @@ pub struct SessionLimits {
     pub max_pending_publishes: u32,
     /// Bytes of publishes waiting for an answer per connection; reading stops above and resumes at half.
     pub max_pending_publish_bytes: u64,
-    /// Publishes to non-persistent topics waiting per connection; more are dropped.
-    pub max_pending_non_persistent: u32,
     /// Slow commands (lookups, creations, seeks) in progress per connection; reading stops above.
     pub max_pending_commands: u32,
     /// Outbound bytes at which dispatch and reading stop.
@@ -83,7 +81,6 @@ impl Default for SessionLimits {
             liveness_timeout_ms: 5_000,
             max_pending_publishes: 1_000,
             max_pending_publish_bytes: 64 << 20,
-            max_pending_non_persistent: 1_000,
             max_pending_commands: 1_024,
             outbound_high_bytes: 1 << 20,
             outbound_low_bytes: 256 << 10,

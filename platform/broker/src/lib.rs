@@ -8,13 +8,20 @@
 //! Must never know: bookies, the kind of metadata store, files, HTTP.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod config;
 pub mod error;
 pub mod factory;
+pub mod listener;
 pub mod schema;
 pub mod service;
+pub mod session;
+mod time;
+mod topic_list;
 
 pub use config::BrokerConfig;
 pub use error::BrokerError;
+pub use access::Access;
 pub use factory::{TopicFactory, TopicSettings};
+pub use listener::Listener;
 pub use service::{BrokerParts, BrokerService, Create, ListDomain, LookupAnswer, TopicEvent};

@@ -9,15 +9,19 @@ mod delete;
 mod listing;
 mod lookup;
 mod names;
+mod policies;
+mod schemas;
 mod topic_map;
 mod topics;
 
-pub use listing::ListDomain;
+pub use listing::{ListDomain, is_system_topic};
 pub use lookup::LookupAnswer;
 pub use topics::Create;
 
+use crate::access::Access;
 use crate::config::BrokerConfig;
 use crate::factory::TopicFactory;
+use crate::listener::ConnectionCounts;
 use crate::schema::SchemaRegistry;
 use meridian_metadata::{MetadataError, SharedStore};
 use meridian_types::TopicName;
@@ -45,6 +49,8 @@ pub struct BrokerParts {
     pub store: SharedStore,
     /// Opens topics.
     pub factory: Arc<dyn TopicFactory>,
+    /// Identity and permissions.
+    pub access: Access,
 }
 
 /// The broker.
@@ -53,6 +59,9 @@ pub struct BrokerService {
     factory: Arc<dyn TopicFactory>,
     topics: Arc<topic_map::TopicMap>,
     loads: Semaphore,
+    lookups: Semaphore,
+    access: Access,
+    connections: Arc<ConnectionCounts>,
     schemas: SchemaRegistry,
     events: broadcast::Sender<TopicEvent>,
     names: names::ProducerNames,
@@ -67,6 +76,9 @@ impl BrokerService {
         let names = names::ProducerNames::claim(&parts.config.cluster, &parts.store).await?;
         Ok(Arc::new(Self {
             loads: Semaphore::new(parts.config.max_concurrent_topic_loads as usize),
+            lookups: Semaphore::new(parts.config.session.max_concurrent_lookups as usize),
+            access: parts.access,
+            connections: Arc::default(),
             config: parts.config,
             factory: parts.factory,
             topics: Arc::default(),
@@ -79,6 +91,11 @@ impl BrokerService {
     /// Numbers and texts.
     pub fn config(&self) -> &BrokerConfig {
         &self.config
+    }
+
+    /// Connections of clients.
+    pub fn connections(&self) -> &Arc<ConnectionCounts> {
+        &self.connections
     }
 
     /// Schemas of all topics.

@@ -3,7 +3,6 @@
 use super::topic_map::{Claim, LoadTicket};
 use super::{BrokerService, TopicEvent};
 use crate::error::BrokerError;
-use crate::factory::TopicSettings;
 use meridian_topic::TopicHandle;
 use meridian_types::TopicName;
 use std::sync::Arc;
@@ -112,10 +111,5 @@ impl BrokerService {
         };
         let settings = self.topic_settings(name);
         self.factory.open(name.clone(), settings).await
-    }
-
-    /// Limits and log settings in force for a topic.
-    pub fn topic_settings(&self, _name: &TopicName) -> TopicSettings {
-        TopicSettings { limits: self.config.topic_limits.clone(), log: self.config.log_settings.clone() }
     }
 }

@@ -1,0 +1,104 @@
+//! Who a connection is and what it may do, asked of the tenancy rooms in the words of sessions.
+//!
+//! Role: the one place of the broker that calls identity and door.
+//! Must never know: frames, topics.
+
+use crate::error::BrokerError;
+use meridian_identity::{Identity, IdentityError};
+use meridian_types::{NamespaceName, TopicName};
+use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+
+/// Who a connection is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    /// The role; `None` while authentication is off.
+    pub role: Option<String>,
+    /// How it was proven.
+    pub method: String,
+    /// Role of the client behind a proxy.
+    pub original: Option<String>,
+    /// When the credentials end, ms since 1970.
+    pub expires_ms: Option<u64>,
+}
+
+impl Principal {
+    /// A connection that has not logged in, or any connection while authentication is off.
+    pub fn nobody() -> Self {
+        Self { role: None, method: "none".to_owned(), original: None, expires_ms: None }
+    }
+
+    /// The role that acts: the client's behind a proxy.
+    pub fn acting(&self) -> Option<&str> {
+        self.original.as_deref().or(self.role.as_deref())
+    }
+}
+
+/// What a session asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish<'a> {
+    /// To find a topic.
+    Lookup(&'a TopicName),
+    /// To send.
+    Produce(&'a TopicName),
+    /// To receive by a subscription.
+    Consume(&'a TopicName, &'a str),
+    /// To list topics.
+    List(&'a NamespaceName),
+}
+
+/// The tenancy rooms, as far as this broker was given them.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// Checks credentials; `None` = authentication is off.
+    pub identity: Option<Arc<Identity>>,
+    /// Roles that are proxies.
+    pub proxy_roles: Vec<String>,
+}
+
+impl Access {
+    /// Checks credentials.
+    ///
+    /// # Errors
+    /// [`IdentityError`] if they are not accepted.
+    pub fn authenticate(
+        &self,
+        method: &str,
+        data: &[u8],
+        certificates: Option<&[CertificateDer<'static>]>,
+        original: Option<String>,
+    ) -> Result<Principal, IdentityError> {
+        let Some(identity) = &self.identity else { return Ok(Principal::nobody()) };
+        let principal = identity.authenticate(method, data, certificates)?;
+        Ok(Principal {
+            role: Some(principal.role),
+            method: method.to_owned(),
+            original,
+            expires_ms: principal.expires_ms,
+        })
+    }
+
+    /// Whether proxy and client roles fit together.
+    ///
+    /// # Errors
+    /// The text for the client.
+    pub fn check_proxy(&self, principal: &Principal, says_proxy: bool) -> Result<(), String> {
+        let is_proxy = principal.role.as_ref().is_some_and(|role| self.proxy_roles.contains(role));
+        match (is_proxy, principal.original.is_some(), says_proxy) {
+            (true, false, _) => Err("Invalid roles.".to_owned()),
+            (false, true, _) if principal.role.is_some() => Err("Invalid roles.".to_owned()),
+            (false, _, true) if principal.role.is_some() => {
+                Err("Must not set proxyVersion without connecting as a ProxyRole.".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a connection may do what it wishes.
+    ///
+    /// # Errors
+    /// [`BrokerError::Denied`].
+    pub fn check(&self, _principal: &Principal, _wish: Wish<'_>) -> Result<(), BrokerError> {
+        Ok(())
+    }
+}

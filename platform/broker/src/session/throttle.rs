@@ -1,0 +1,160 @@
+//! How much a connection may have under way before its socket is no longer read.
+//!
+//! Role: counts publishes (number and bytes) and slow commands of one connection. Above a limit the reader stops; it goes
+//! on when all are at half.
+//! Invariants: R1 what was taken is given back exactly once; counters never go below zero (asserted).
+//! Must never know: what is under way.
+
+use super::outbound::Outbound;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// Limits of one connection.
+#[derive(Debug, Clone, Copy)]
+pub struct ThrottleLimits {
+    /// Publishes.
+    pub publishes: u32,
+    /// Bytes of publishes.
+    pub publish_bytes: u64,
+    /// Slow commands.
+    pub commands: u32,
+}
+
+/// What one connection has under way.
+pub struct Throttle {
+    limits: ThrottleLimits,
+    publishes: AtomicU32,
+    publish_bytes: AtomicU64,
+    commands: AtomicU32,
+    paused: AtomicBool,
+    resume: Notify,
+}
+
+impl Throttle {
+    /// Nothing under way.
+    pub fn new(limits: ThrottleLimits) -> Self {
+        Self {
+            limits,
+            publishes: AtomicU32::new(0),
+            publish_bytes: AtomicU64::new(0),
+            commands: AtomicU32::new(0),
+            paused: AtomicBool::new(false),
+            resume: Notify::new(),
+        }
+    }
+
+    /// Publishes begin.
+    pub fn publishes_begun(&self, count: u32, bytes: u64) {
+        self.publishes.fetch_add(count, Ordering::SeqCst);
+        self.publish_bytes.fetch_add(bytes, Ordering::SeqCst);
+    }
+
+    /// Publishes are answered.
+    pub fn publishes_ended(&self, count: u32, bytes: u64) {
+        let before = self.publishes.fetch_sub(count, Ordering::SeqCst);
+        debug_assert!(before >= count, "R1: {count} publishes of {before} ended");
+        self.publish_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.poke();
+    }
+
+    /// Publishes not answered yet.
+    pub fn pending_publishes(&self) -> u32 {
+        self.publishes.load(Ordering::Relaxed)
+    }
+
+    /// A slow command begins.
+    pub fn command_begun(&self) {
+        self.commands.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A slow command is answered.
+    pub fn command_ended(&self) {
+        let before = self.commands.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(before > 0, "R1: a command ended twice");
+        self.poke();
+    }
+
+    /// Whether reading is stopped.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::SeqCst)
+    }
+
+    /// Something may have changed for a stopped reader.
+    pub fn poke(&self) {
+        if self.paused.load(Ordering::SeqCst) {
+            self.resume.notify_one();
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.publishes.load(Ordering::SeqCst) >= self.limits.publishes
+            || self.publish_bytes.load(Ordering::SeqCst) >= self.limits.publish_bytes
+            || self.commands.load(Ordering::SeqCst) >= self.limits.commands
+    }
+
+    fn is_at_half(&self) -> bool {
+        self.publishes.load(Ordering::SeqCst) <= self.limits.publishes / 2
+            && self.publish_bytes.load(Ordering::SeqCst) <= self.limits.publish_bytes / 2
+            && self.commands.load(Ordering::SeqCst) <= self.limits.commands / 2
+    }
+
+    /// Waits while too much is under way or the peer does not read what it gets.
+    pub async fn admitted(&self, outbound: &Outbound) {
+        if !self.is_over() && !outbound.is_over() {
+            return;
+        }
+        self.paused.store(true, Ordering::SeqCst);
+        while !(self.is_at_half() && outbound.is_drained()) {
+            self.resume.notified().await;
+        }
+        self.paused.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BufMut;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    fn limits() -> ThrottleLimits {
+        ThrottleLimits { publishes: 10, publish_bytes: 1000, commands: 4 }
+    }
+
+    fn is_ready(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
+        future.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
+    }
+
+    #[test]
+    fn reading_stops_at_the_limit_and_resumes_at_half() {
+        let (throttle, outbound) = (Throttle::new(limits()), Outbound::new(100, 50));
+        throttle.publishes_begun(9, 9);
+        assert!(is_ready(pin!(throttle.admitted(&outbound))));
+        throttle.publishes_begun(1, 1);
+        let mut waiting = pin!(throttle.admitted(&outbound));
+        assert!(!is_ready(waiting.as_mut()));
+        assert!(throttle.is_paused());
+        throttle.publishes_ended(4, 4);
+        assert!(!is_ready(waiting.as_mut()));
+        throttle.publishes_ended(1, 1);
+        assert!(is_ready(waiting.as_mut()));
+        assert!(!throttle.is_paused());
+    }
+
+    #[test]
+    fn bytes_commands_and_an_unread_outbound_queue_stop_reading_too() {
+        let (throttle, outbound) = (Throttle::new(limits()), Outbound::new(100, 50));
+        throttle.publishes_begun(1, 1000);
+        assert!(!is_ready(pin!(throttle.admitted(&outbound))));
+        throttle.publishes_ended(1, 1000);
+        (0..4).for_each(|_| throttle.command_begun());
+        assert!(!is_ready(pin!(throttle.admitted(&outbound))));
+        (0..4).for_each(|_| throttle.command_ended());
+        outbound.append(|appender| appender.buffer().put_bytes(0, 100));
+        assert!(!is_ready(pin!(throttle.admitted(&outbound))));
+        outbound.wrote(60);
+        assert!(is_ready(pin!(throttle.admitted(&outbound))));
+    }
+}
