@@ -19,9 +19,9 @@ pub mod session;
 mod time;
 mod topic_list;
 
+pub use access::Access;
 pub use config::BrokerConfig;
 pub use error::BrokerError;
-pub use access::Access;
 pub use factory::{TopicFactory, TopicSettings};
 pub use listener::Listener;
 pub use service::{BrokerParts, BrokerService, Create, ListDomain, LookupAnswer, TopicEvent};

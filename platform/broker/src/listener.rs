@@ -6,7 +6,7 @@
 
 use crate::config::SessionLimits;
 use crate::service::BrokerService;
-use crate::session::{Peer, serve};
+use crate::session::{Peer, serve, serve_halves};
 use bytes::BytesMut;
 use meridian_wire::encode::encode_command;
 use meridian_wire::error::{NO_REQUEST, request_error};
@@ -64,7 +64,8 @@ impl ConnectionCounts {
         }
         let of_ip = counts.per_ip.entry(ip).or_default();
         if reached(*of_ip, limits.max_connections_per_ip) {
-            let text = format!("Reached the maximum number of connections {} on address {ip}", limits.max_connections_per_ip);
+            let text =
+                format!("Reached the maximum number of connections {} on address {ip}", limits.max_connections_per_ip);
             return Err(text);
         }
         *of_ip += 1;
@@ -152,7 +153,10 @@ async fn take(
         Err(_) => return,
     };
     match tls {
-        None => serve(service, stream, Peer { address, listener, certificates: None }).await,
+        None => {
+            let (reader, writer) = stream.into_split();
+            serve_halves(service, reader, writer, Peer { address, listener, certificates: None }).await;
+        }
         Some(acceptor) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => {
                 let certificates = stream.get_ref().1.peer_certificates();

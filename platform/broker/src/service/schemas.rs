@@ -2,7 +2,7 @@
 
 use super::{BrokerService, now_ms};
 use crate::error::BrokerError;
-use crate::schema::{CompatibilityStrategy, PutRules, SchemaError, SchemaInfo};
+use crate::schema::{CompatibilityStrategy, SchemaError, SchemaInfo};
 use meridian_topic::TopicHandle;
 use meridian_types::TopicName;
 use std::sync::Arc;

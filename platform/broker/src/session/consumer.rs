@@ -83,7 +83,8 @@ impl Session {
     fn admit_consumer(&self, request: &CommandSubscribe) -> Result<TopicName, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         self.service.access().check(&self.principal(), Wish::Consume(&topic, &request.subscription))?;
-        let chars: usize = request.metadata.iter().map(|pair| pair.key.chars().count() + pair.value.chars().count()).sum();
+        let chars: usize =
+            request.metadata.iter().map(|pair| pair.key.chars().count() + pair.value.chars().count()).sum();
         let max = self.service.config().session.max_consumer_metadata_chars;
         if chars > max {
             return Err(BrokerError::InvalidValue(format!(
@@ -161,7 +162,9 @@ impl Session {
             read_compacted: request.read_compacted(),
             key_shared: request.key_shared_meta.as_ref().map(key_shared),
             consumer_epoch: request.consumer_epoch,
-            replicate_state: request.replicate_subscription_state.filter(|_| self.service.config().replicated_subscriptions),
+            replicate_state: request
+                .replicate_subscription_state
+                .filter(|_| self.service.config().replicated_subscriptions),
             metadata: metadata_of(&request.metadata),
             subscription_properties: metadata_of(&request.subscription_properties),
             may_create: self.service.may_create_subscription(topic),
@@ -226,7 +229,9 @@ impl Session {
     pub(super) fn seek(&self, request: CommandSeek) {
         let request_id = request.request_id;
         let to = match (&request.message_id, request.message_publish_time) {
-            (Some(id), _) => SeekTo::Position(reply::position(id), id.ack_set.iter().map(|word| *word as u64).collect()),
+            (Some(id), _) => {
+                SeekTo::Position(reply::position(id), id.ack_set.iter().map(|word| *word as u64).collect())
+            }
             (None, Some(time)) => SeekTo::PublishTime(time),
             (None, None) => {
                 let text = "Message id and message publish time were not present";

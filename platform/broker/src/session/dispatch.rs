@@ -174,7 +174,10 @@ impl Session {
 /// Why a SEND is refused without asking its topic.
 fn refusal(header: &SendHeader, payload: &[u8]) -> Option<(ServerError, String)> {
     if header.message_id.is_some() {
-        return Some((ServerError::NotAllowedError, "Only shadow topic supports sending messages with messageId".into()));
+        return Some((
+            ServerError::NotAllowedError,
+            "Only shadow topic supports sending messages with messageId".into(),
+        ));
     }
     if header.txnid.is_some() {
         return Some((ServerError::NotAllowedError, "Transactions are not enabled.".into()));

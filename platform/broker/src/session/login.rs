@@ -81,9 +81,8 @@ impl Session {
         let access = self.service.access().clone();
         let certificates = certificates.map(<[_]>::to_vec);
         let proxied = connect.as_ref().and_then(|connect| connect.original_principal.clone());
-        let checked = tokio::task::spawn_blocking(move || {
-            access.authenticate(&method, &data, certificates.as_deref(), proxied)
-        });
+        let checked =
+            tokio::task::spawn_blocking(move || access.authenticate(&method, &data, certificates.as_deref(), proxied));
         let principal = match checked.await {
             Ok(Ok(principal)) => principal,
             Ok(Err(error)) => {

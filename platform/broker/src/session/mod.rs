@@ -24,12 +24,12 @@ mod slots;
 mod throttle;
 mod watchers;
 
-pub use connection::{Peer, serve};
+pub use connection::{Peer, serve, serve_halves};
 
 use crate::access::Principal;
 use crate::service::BrokerService;
-use meridian_wire::proto::BaseCommand;
 use meridian_wire::encode;
+use meridian_wire::proto::BaseCommand;
 use outbound::Outbound;
 use parking_lot::Mutex;
 use slots::Slots;

@@ -36,10 +36,10 @@ impl Session {
             Err(error) => return self.send(reply::refused(request_id, &error)),
         };
         let max = self.service.config().session.max_handlers_per_connection;
-        let (id, epoch) = (request.producer_id, request.epoch());
+        let id = request.producer_id;
         let token = {
             let mut slots = self.slots.lock();
-            match slots.begin_producer(id, request_id, epoch, max) {
+            match slots.begin_producer(id, request_id, max) {
                 Begin::Fresh(token) => token,
                 Begin::Pending => {
                     let text = "Producer is already present on the connection";
@@ -53,7 +53,8 @@ impl Session {
                 }
                 Begin::Exists => {
                     let slot = slots.producers.get(&id);
-                    let (name, version) = slot.map(|slot| (slot.name.clone(), slot.schema_version.clone())).unwrap_or_default();
+                    let (name, version) =
+                        slot.map(|slot| (slot.name.clone(), slot.schema_version.clone())).unwrap_or_default();
                     drop(slots);
                     return self.send(CommandProducerSuccess {
                         request_id,
@@ -79,7 +80,8 @@ impl Session {
         if let Some(subscription) = request.initial_subscription_name.as_deref().filter(|name| !name.is_empty()) {
             self.service.access().check(&principal, Wish::Consume(&topic, subscription))?;
             if !self.service.may_create_subscription(&topic) {
-                let text = "Could not create the initial subscription due to the auto subscription creation is not allowed.";
+                let text =
+                    "Could not create the initial subscription due to the auto subscription creation is not allowed.";
                 return Err(BrokerError::NotAllowed(text.to_owned()));
             }
         }
@@ -153,7 +155,8 @@ impl Session {
             return self.service.register_schema(topic, info, self.principal().acting()).await.map(Some);
         }
         if self.service.schema_enforced(topic) && self.service.schemas().latest(topic).await?.is_some() {
-            let text = format!("Producers cannot connect or send message without a schema to topics with a schema: {topic}");
+            let text =
+                format!("Producers cannot connect or send message without a schema to topics with a schema: {topic}");
             return Err(crate::schema::SchemaError::Incompatible(text).into());
         }
         Ok(None)

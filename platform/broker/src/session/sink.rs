@@ -124,10 +124,9 @@ impl ClientSink for Session {
         let Some(client) = self.client() else { return };
         self.outbound.append(|appender| {
             for delivery in deliveries {
-                let broker_entry = client.broker_entry_metadata.then_some(BrokerEntry {
-                    broker_timestamp_ms: delivery.broker_time_ms,
-                    index: delivery.index,
-                });
+                let broker_entry = client
+                    .broker_entry_metadata
+                    .then_some(BrokerEntry { broker_timestamp_ms: delivery.broker_time_ms, index: delivery.index });
                 let header = MessageHeader {
                     consumer_id,
                     position: delivery.position,

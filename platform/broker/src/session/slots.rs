@@ -19,8 +19,6 @@ pub struct ProducerSlot {
     pub token: u64,
     /// The client's request.
     pub request_id: u64,
-    /// The client's epoch.
-    pub epoch: u64,
     /// The topic, once the producer is in.
     pub attached: Option<(Arc<dyn TopicHandle>, ProducerKey)>,
     /// It may send.
@@ -86,7 +84,7 @@ impl Slots {
     }
 
     /// Takes the place of a producer that is to be created.
-    pub fn begin_producer(&mut self, id: u64, request_id: u64, epoch: u64, max: usize) -> Begin {
+    pub fn begin_producer(&mut self, id: u64, request_id: u64, max: usize) -> Begin {
         match self.producers.get(&id) {
             Some(slot) if slot.attached.is_some() => return Begin::Exists,
             Some(_) => return Begin::Pending,
@@ -98,7 +96,6 @@ impl Slots {
         let slot = ProducerSlot {
             token,
             request_id,
-            epoch,
             attached: None,
             ready: false,
             dropped: false,
@@ -191,10 +188,10 @@ mod tests {
     #[test]
     fn a_creation_that_was_given_up_finds_no_slot() {
         let mut slots = Slots::default();
-        let Begin::Fresh(first) = slots.begin_producer(1, 10, 0, 100) else { panic!("not fresh") };
-        assert_eq!(slots.begin_producer(1, 11, 0, 100), Begin::Pending);
+        let Begin::Fresh(first) = slots.begin_producer(1, 10, 100) else { panic!("not fresh") };
+        assert_eq!(slots.begin_producer(1, 11, 100), Begin::Pending);
         slots.producers.remove(&1);
-        let Begin::Fresh(second) = slots.begin_producer(1, 12, 0, 100) else { panic!("not fresh") };
+        let Begin::Fresh(second) = slots.begin_producer(1, 12, 100) else { panic!("not fresh") };
         assert!(slots.pending_producer(1, first).is_none());
         assert!(slots.pending_producer(1, second).is_some());
         slots.forget_producer(1, first);
@@ -204,7 +201,7 @@ mod tests {
     #[test]
     fn the_number_of_handlers_is_bounded() {
         let mut slots = Slots::default();
-        assert!(matches!(slots.begin_producer(1, 0, 0, 2), Begin::Fresh(_)));
+        assert!(matches!(slots.begin_producer(1, 0, 2), Begin::Fresh(_)));
         assert!(matches!(slots.begin_consumer(1, None, 2), Begin::Fresh(_)));
         assert_eq!(slots.begin_consumer(2, None, 2), Begin::TooMany);
     }
@@ -221,7 +218,7 @@ mod tests {
     #[test]
     fn answers_take_the_oldest_sizes() {
         let mut slots = Slots::default();
-        slots.begin_producer(1, 0, 0, 10);
+        slots.begin_producer(1, 0, 10);
         let slot = slots.producers.get_mut(&1).unwrap();
         slot.unanswered.extend([10, 20, 30]);
         assert_eq!(slot.answered(2), (2, 30));

@@ -57,11 +57,6 @@ impl Throttle {
         self.poke();
     }
 
-    /// Publishes not answered yet.
-    pub fn pending_publishes(&self) -> u32 {
-        self.publishes.load(Ordering::Relaxed)
-    }
-
     /// A slow command begins.
     pub fn command_begun(&self) {
         self.commands.fetch_add(1, Ordering::SeqCst);

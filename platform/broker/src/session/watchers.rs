@@ -132,7 +132,11 @@ impl Session {
                 continue;
             }
             let mut now = watcher.known.clone();
-            if comes { now.insert(topic.clone()) } else { now.remove(topic) };
+            if comes {
+                now.insert(topic.clone())
+            } else {
+                now.remove(topic)
+            };
             if let Some(update) = watcher.learn(*id, now) {
                 self.send(update);
             }
