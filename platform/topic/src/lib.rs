@@ -6,6 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod dedup;
+pub mod delayed;
+pub mod rates;
+pub mod selector;
+pub mod ttl;
 
 pub use api::{
     AccessMode, AckMode, AckRequest, ClientSink, ConsumerKey, ConsumerStats, Delivery, InitialCursor, KeySharedPolicy,
