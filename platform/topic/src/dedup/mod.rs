@@ -5,8 +5,8 @@
 //! the same marks again after a reload.
 //! Invariants:
 //! - U1 persisted ≤ pushed; both only rise, except that a send that is known not to be stored takes *pushed* back.
-//! - U2 [`Decision::Duplicate`] only for what is covered by *persisted* as a whole; what is only pushed is
-//!   [`Decision::Unknown`], so that the client comes again.
+//! - U2 [`Verdict::Duplicate`] only for what is covered by *persisted* as a whole; what is only pushed is
+//!   [`Verdict::Unknown`], so that the client comes again.
 //! - U3 after a send was refused, nothing behind it is stored before it came again or its producer attached anew:
 //!   otherwise the marks would cover a hole.
 //! - U4 the parts of a chunked message are told apart by their index and the message's uuid: a part stored is not stored
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 /// What to do with a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub enum Verdict {
     /// Store it.
     Store,
     /// It is stored already: a receipt without a position.
@@ -113,24 +113,24 @@ impl Dedup {
     }
 
     /// Decides on a send, and counts it as pushed if it is to be stored.
-    pub fn decide(&mut self, name: &str, sequence: &Sequence, now_ms: u64) -> Decision {
+    pub fn decide(&mut self, name: &str, sequence: &Sequence, now_ms: u64) -> Verdict {
         let producer = self.producer(name, now_ms);
         if producer.refused.is_some_and(|refused| sequence.lowest > refused) {
-            return Decision::Unknown;
+            return Verdict::Unknown;
         }
         if producer.persisted.covers(sequence) {
-            return Decision::Duplicate;
+            return Verdict::Duplicate;
         }
         if producer.pushed.touches(sequence) && !producer.persisted.touches(sequence) {
-            return Decision::Unknown;
+            return Verdict::Unknown;
         }
         producer.refused = None;
         producer.pushed.raise(sequence);
-        Decision::Store
+        Verdict::Store
     }
 
     /// Storage confirmed a send.
-    pub fn persisted(&mut self, name: &str, sequence: &Sequence) {
+    pub fn confirm(&mut self, name: &str, sequence: &Sequence) {
         if let Some(producer) = self.producers.get_mut(name) {
             producer.persisted.raise(sequence);
             producer.pushed.raise(sequence);
@@ -139,7 +139,7 @@ impl Dedup {
     }
 
     /// A send that was to be stored is known not to be, nor anything of its producer behind it.
-    pub fn failed(&mut self, name: &str, sequence: &Sequence) {
+    pub fn refuse(&mut self, name: &str, sequence: &Sequence) {
         if let Some(producer) = self.producers.get_mut(name) {
             producer.pushed.lower_below(sequence);
             if producer.pushed < producer.persisted {

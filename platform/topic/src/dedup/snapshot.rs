@@ -79,7 +79,7 @@ impl Classify for SnapshotError {
     }
 }
 
-fn checksum(raw: &[u8]) -> u32 {
+pub(super) fn checksum(raw: &[u8]) -> u32 {
     let head = raw.get(..4).unwrap_or_default();
     let rest = raw.get(8..).unwrap_or_default();
     crc32c::crc32c_append(crc32c::crc32c(head), rest)

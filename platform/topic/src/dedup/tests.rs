@@ -13,16 +13,16 @@ fn part(sequence: i64, uuid_hash: u64, index: u32, last: bool) -> Sequence {
 fn golden_script() {
     let mut dedup = Dedup::new(0, 0);
     assert_eq!(dedup.attach("p", 0), -1);
-    assert_eq!(dedup.decide("p", &one(0), 0), Decision::Store);
-    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Decision::Store);
-    assert_eq!(dedup.decide("p", &one(0), 0), Decision::Unknown);
-    dedup.persisted("p", &one(0));
-    assert_eq!(dedup.decide("p", &one(0), 0), Decision::Duplicate);
-    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Decision::Unknown);
-    dedup.persisted("p", &Sequence::new(1, 9));
-    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Decision::Duplicate);
-    assert_eq!(dedup.decide("p", &one(5), 0), Decision::Duplicate);
-    assert_eq!(dedup.decide("q", &one(5), 0), Decision::Store, "each name has its own marks");
+    assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Store);
+    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Verdict::Store);
+    assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Unknown);
+    dedup.confirm("p", &one(0));
+    assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Duplicate);
+    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Verdict::Unknown);
+    dedup.confirm("p", &Sequence::new(1, 9));
+    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Verdict::Duplicate);
+    assert_eq!(dedup.decide("p", &one(5), 0), Verdict::Duplicate);
+    assert_eq!(dedup.decide("q", &one(5), 0), Verdict::Store, "each name has its own marks");
     dedup.detach("p", 1);
     assert_eq!(dedup.attach("p", 2), 9);
     assert_eq!(dedup.last_sequence_id("nobody"), -1);
@@ -33,7 +33,7 @@ fn golden_script() {
 fn a_batch_that_is_partly_new_is_stored() {
     let mut dedup = Dedup::new(0, 0);
     dedup.replayed("p", &one(4), 0);
-    assert_eq!(dedup.decide("p", &Sequence::new(3, 6), 0), Decision::Store);
+    assert_eq!(dedup.decide("p", &Sequence::new(3, 6), 0), Verdict::Store);
 }
 
 /// A write fails in storage; the retry is stored, it is not called a duplicate.
@@ -41,14 +41,14 @@ fn a_batch_that_is_partly_new_is_stored() {
 fn b063_a_failed_write_is_stored_when_it_comes_again() {
     let mut dedup = Dedup::new(0, 0);
     for sequence in 0..3 {
-        assert_eq!(dedup.decide("p", &one(sequence), 0), Decision::Store);
+        assert_eq!(dedup.decide("p", &one(sequence), 0), Verdict::Store);
     }
-    dedup.persisted("p", &one(0));
-    dedup.failed("p", &one(1));
-    dedup.failed("p", &one(2));
-    assert_eq!(dedup.decide("p", &one(0), 0), Decision::Duplicate);
-    assert_eq!(dedup.decide("p", &one(1), 0), Decision::Store);
-    assert_eq!(dedup.decide("p", &one(2), 0), Decision::Store);
+    dedup.confirm("p", &one(0));
+    dedup.refuse("p", &one(1));
+    dedup.refuse("p", &one(2));
+    assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Duplicate);
+    assert_eq!(dedup.decide("p", &one(1), 0), Verdict::Store);
+    assert_eq!(dedup.decide("p", &one(2), 0), Verdict::Store);
 }
 
 /// What is still in flight before a refused send keeps its mark.
@@ -57,14 +57,14 @@ fn b063_a_refused_send_does_not_open_what_is_in_flight_before_it() {
     let mut dedup = Dedup::new(0, 0);
     let sends = [one(0), part(1, 7, 0, false), part(1, 7, 1, false), part(1, 7, 2, true), one(2)];
     for sequence in &sends {
-        assert_eq!(dedup.decide("p", sequence, 0), Decision::Store);
+        assert_eq!(dedup.decide("p", sequence, 0), Verdict::Store);
     }
     for lost in sends[2..].iter().rev() {
-        dedup.failed("p", lost);
+        dedup.refuse("p", lost);
     }
     dedup.attach("p", 0);
     let again = sends.map(|sequence| dedup.decide("p", &sequence, 0));
-    use Decision::{Store, Unknown};
+    use Verdict::{Store, Unknown};
     assert_eq!(again, [Unknown, Unknown, Store, Store, Store]);
 }
 
@@ -72,18 +72,18 @@ fn b063_a_refused_send_does_not_open_what_is_in_flight_before_it() {
 #[test]
 fn b012_nothing_passes_a_refused_send() {
     let mut dedup = Dedup::new(0, 0);
-    assert_eq!(dedup.decide("p", &one(0), 0), Decision::Store);
-    dedup.persisted("p", &one(0));
-    assert_eq!(dedup.decide("p", &one(1), 0), Decision::Store);
-    dedup.failed("p", &one(1));
-    assert_eq!(dedup.decide("p", &one(2), 0), Decision::Unknown);
-    assert_eq!(dedup.decide("p", &one(3), 0), Decision::Unknown);
-    assert_eq!(dedup.decide("p", &one(1), 0), Decision::Store);
-    assert_eq!(dedup.decide("p", &one(2), 0), Decision::Store);
+    assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Store);
+    dedup.confirm("p", &one(0));
+    assert_eq!(dedup.decide("p", &one(1), 0), Verdict::Store);
+    dedup.refuse("p", &one(1));
+    assert_eq!(dedup.decide("p", &one(2), 0), Verdict::Unknown);
+    assert_eq!(dedup.decide("p", &one(3), 0), Verdict::Unknown);
+    assert_eq!(dedup.decide("p", &one(1), 0), Verdict::Store);
+    assert_eq!(dedup.decide("p", &one(2), 0), Verdict::Store);
 
-    dedup.failed("p", &one(2));
+    dedup.refuse("p", &one(2));
     assert_eq!(dedup.attach("p", 0), 0, "a producer that attaches anew may go on where it likes");
-    assert_eq!(dedup.decide("p", &one(7), 0), Decision::Store);
+    assert_eq!(dedup.decide("p", &one(7), 0), Verdict::Store);
 }
 
 /// All parts share one sequence id; each is stored once, also when the connection breaks between them.
@@ -91,18 +91,18 @@ fn b012_nothing_passes_a_refused_send() {
 fn b065_parts_of_a_chunked_message_are_told_apart() {
     let mut dedup = Dedup::new(0, 0);
     for index in 0..3 {
-        assert_eq!(dedup.decide("p", &part(5, 77, index, false), 0), Decision::Store, "part {index}");
+        assert_eq!(dedup.decide("p", &part(5, 77, index, false), 0), Verdict::Store, "part {index}");
     }
-    dedup.persisted("p", &part(5, 77, 0, false));
-    dedup.persisted("p", &part(5, 77, 1, false));
+    dedup.confirm("p", &part(5, 77, 0, false));
+    dedup.confirm("p", &part(5, 77, 1, false));
     assert_eq!(dedup.attach("p", 0), -1);
     let again = [0, 1, 2, 3].map(|index| dedup.decide("p", &part(5, 77, index, index == 3), 0));
-    assert_eq!(again, [Decision::Duplicate, Decision::Duplicate, Decision::Unknown, Decision::Store]);
-    dedup.persisted("p", &part(5, 77, 2, false));
-    dedup.persisted("p", &part(5, 77, 3, true));
+    assert_eq!(again, [Verdict::Duplicate, Verdict::Duplicate, Verdict::Unknown, Verdict::Store]);
+    dedup.confirm("p", &part(5, 77, 2, false));
+    dedup.confirm("p", &part(5, 77, 3, true));
     assert_eq!(dedup.last_sequence_id("p"), 5);
     let late = [0, 3].map(|index| dedup.decide("p", &part(5, 77, index, index == 3), 0));
-    assert_eq!(late, [Decision::Duplicate; 2]);
+    assert_eq!(late, [Verdict::Duplicate; 2]);
 }
 
 /// A client that died half-way sends the message again under another uuid: all its parts are stored.
@@ -113,10 +113,10 @@ fn b065_a_new_attempt_at_a_chunked_message_is_stored_as_a_whole() {
     dedup.replayed("p", &part(5, 77, 1, false), 0);
     for index in 0..3 {
         let sequence = part(5, 88, index, index == 2);
-        assert_eq!(dedup.decide("p", &sequence, 0), Decision::Store, "part {index}");
-        dedup.persisted("p", &sequence);
+        assert_eq!(dedup.decide("p", &sequence, 0), Verdict::Store, "part {index}");
+        dedup.confirm("p", &sequence);
     }
-    assert_eq!(dedup.decide("p", &one(5), 0), Decision::Duplicate);
+    assert_eq!(dedup.decide("p", &one(5), 0), Verdict::Duplicate);
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn b069_vanished_producers_are_forgotten_and_the_snapshot_says_so() {
     for i in 0..2000 {
         let name = format!("p{i}");
         dedup.attach(&name, i);
-        assert_eq!(dedup.decide(&name, &one(0), i), Decision::Store);
-        dedup.persisted(&name, &one(0));
+        assert_eq!(dedup.decide(&name, &one(0), i), Verdict::Store);
+        dedup.confirm(&name, &one(0));
         if i != 7 {
             dedup.detach(&name, i);
         }
@@ -229,39 +229,39 @@ proptest! {
     fn every_send_is_stored_exactly_once(steps in proptest::collection::vec((0u8..5, 1usize..6), 1..200)) {
         let mut dedup = Dedup::new(0, 0);
         let (mut log, mut in_flight): (Vec<i64>, Vec<i64>) = (Vec::new(), Vec::new());
-        let (mut next, mut snapshot, mut covered) = (0_i64, None, 0);
+        let mut next = 0_i64;
+        let mut saved: Vec<(usize, Vec<u8>)> = Vec::new();
         let acked = |log: &[i64]| log.last().map_or(0, |last| last + 1);
         dedup.attach("p", 0);
         for (kind, count) in steps {
             match kind {
                 0 | 1 => for _ in 0..count {
                     match dedup.decide("p", &one(next), 0) {
-                        Decision::Store => in_flight.push(next),
-                        Decision::Duplicate => prop_assert!(log.contains(&next), "{next} is not stored"),
-                        Decision::Unknown => break,
+                        Verdict::Store => in_flight.push(next),
+                        Verdict::Duplicate => prop_assert!(log.contains(&next), "{next} is not stored"),
+                        Verdict::Unknown => break,
                     }
                     next += 1;
                 },
                 2 => for stored in in_flight.drain(..count.min(in_flight.len())) {
-                    dedup.persisted("p", &one(stored));
+                    dedup.confirm("p", &one(stored));
                     log.push(stored);
                 },
                 3 => {
-                    in_flight.drain(..).for_each(|lost| dedup.failed("p", &one(lost)));
+                    in_flight.drain(..).for_each(|lost| dedup.refuse("p", &one(lost)));
                     dedup.attach("p", 0);
                     next = acked(&log).saturating_sub(count as i64).max(0);
                 }
                 _ => {
-                    snapshot = Some(dedup.snapshot(Position::new(1, log.len() as i64 - 1), 0).encode());
-                    if count > 2 {
-                        let old = snapshot.take().map(|raw| Snapshot::decode(&raw).unwrap()).unwrap();
-                        dedup = Dedup::restore(&old, 0, 0);
-                        covered = covered.max(old.covered.entry_id.0);
-                        log[(covered + 1) as usize..].iter().for_each(|stored| dedup.replayed("p", &one(*stored), 0));
-                        in_flight.clear();
-                        dedup.attach("p", 0);
-                        next = acked(&log);
-                    }
+                    let covered = log.len().saturating_sub(count);
+                    let raw = saved.drain(..).chain([(log.len(), dedup.snapshot(Position::EARLIEST, 0).encode())]);
+                    saved = raw.filter(|(at, _)| *at >= covered).collect();
+                    let (at, raw) = saved[0].clone();
+                    dedup = Dedup::restore(&Snapshot::decode(&raw).unwrap(), 0, 0);
+                    log[at..].iter().for_each(|stored| dedup.replayed("p", &one(*stored), 0));
+                    in_flight.clear();
+                    dedup.attach("p", 0);
+                    next = acked(&log);
                 }
             }
         }
