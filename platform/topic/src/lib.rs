@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod compaction;
 pub mod dedup;
 pub mod delayed;
 pub mod rates;
