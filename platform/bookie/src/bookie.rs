@@ -89,7 +89,7 @@ impl LocalBookie {
     /// The identity of its folders, to be registered with the cluster and given back at the next start as
     /// [`BookieConfig::registered_cookie`].
     pub fn cookie(&self) -> String {
-        self.cookie.encode()
+        self.cookie.encode("")
     }
 
     /// What the start found in the journals.
