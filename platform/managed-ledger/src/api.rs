@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! ManagedLedgers::new(ledgers: Arc<dyn Ledgers>, metadata: SharedStore, caches: CacheSettings, region: RegionId) -> Arc<Self>
+//!     async list(&self, prefix: &str) -> Result<Vec<String>, LogError>  // names of logs, e.g. of "public/default/"
 //!     async open(&self, name: &str, settings: LogSettings, sink: Arc<dyn LogSink>) -> Result<Arc<ManagedLedger>, LogError>
 //!         // creates it if absent; recovers the last ledger; `name` is e.g. "public/default/persistent/orders"
 //!     async exists(&self, name: &str) -> Result<bool, LogError>
@@ -120,6 +121,69 @@ pub struct AckPosition {
     pub messages: u32,
 }
 
+/// What a call of acknowledgements changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AckOutcome {
+    /// Entries that became acked.
+    pub entries: u64,
+    /// Messages that became acked, as far as their number was known (an entry of unknown size counts one; a cumulative
+    /// ack counts entries).
+    pub messages: u64,
+    /// Positions beyond the last confirmed one: refused.
+    pub beyond: u32,
+    /// Mark-delete afterwards.
+    pub mark_delete: Position,
+    /// Whether mark-delete moved.
+    pub moved: bool,
+}
+
+/// Bounds of the caches of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// Tail caches of all logs together.
+    pub tail_bytes: u64,
+    /// Entries older than that leave the tail cache.
+    pub tail_max_age_ms: u64,
+    /// Catch-up caches of all logs together.
+    pub catch_up_bytes: u64,
+    /// Blocks older than that leave the catch-up cache.
+    pub catch_up_max_age_ms: u64,
+    /// Entries per storage read of a lagging reader at most.
+    pub read_ahead_entries: u32,
+    /// Bytes per storage read of a lagging reader.
+    pub read_ahead_bytes: u64,
+}
+
+impl Default for CacheSettings {
+    fn default() -> Self {
+        Self {
+            tail_bytes: 64 << 20,
+            tail_max_age_ms: 10_000,
+            catch_up_bytes: 32 << 20,
+            catch_up_max_age_ms: 10_000,
+            read_ahead_entries: 2000,
+            read_ahead_bytes: 2 << 20,
+        }
+    }
+}
+
+/// What the caches hold and how they did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheStats {
+    /// Bytes in tail caches.
+    pub tail_bytes: u64,
+    /// Bytes in catch-up caches.
+    pub catch_up_bytes: u64,
+    /// Entries served from a tail cache.
+    pub tail_hits: u64,
+    /// Entries served from a catch-up block.
+    pub catch_up_hits: u64,
+    /// Reads that went to storage.
+    pub storage_reads: u64,
+    /// Entries that storage gave.
+    pub storage_entries: u64,
+}
+
 /// Where a new cursor starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InitialPosition {
@@ -167,6 +231,8 @@ pub struct LogSettings {
     pub cursor_flush_interval_ms: u64,
     /// Bytes appended and not yet confirmed at most; over it appends fail with [`LogError::Busy`].
     pub max_unconfirmed_bytes: u64,
+    /// Open the log without ledgers that are lost instead of failing (Pulsar: `autoSkipNonRecoverableData`).
+    pub skip_unreadable: bool,
 }
 
 impl Default for LogSettings {
@@ -183,6 +249,7 @@ impl Default for LogSettings {
             retention_bytes: Some(0),
             cursor_flush_interval_ms: 1000,
             max_unconfirmed_bytes: 256 << 20,
+            skip_unreadable: false,
         }
     }
 }

@@ -10,8 +10,23 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod cache;
+pub mod cursor;
+pub mod keys;
+pub mod layout;
+mod log;
+mod open;
+pub mod records;
+mod registry;
+pub mod roll;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod trim;
 
 pub use api::{
-    AckPosition, AppendRequest, Appended, CursorInfo, CursorOptions, InitialPosition, LedgerInfo, LogEntry, LogError,
-    LogInfo, LogSettings, LogSink,
+    AckOutcome, AckPosition, AppendRequest, Appended, CacheSettings, CacheStats, CursorInfo, CursorOptions,
+    InitialPosition, LedgerInfo, LogEntry, LogError, LogInfo, LogSettings, LogSink,
 };
+pub use cursor::Cursor;
+pub use log::ManagedLedger;
+pub use registry::{Clock, ManagedLedgers};

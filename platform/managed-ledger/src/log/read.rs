@@ -1,0 +1,141 @@
+//! Reading: tail cache, then catch-up blocks, then storage.
+//!
+//! Invariants: H3 (a block is read from storage once); a read never answers empty while there is an entry at or after
+//! `from`.
+
+use super::{ManagedLedger, body_of};
+use crate::api::{LogEntry, LogError};
+use crate::cache::catch_up::{Blocks, Next};
+use meridian_ledger::LedgerReader;
+use meridian_types::{LedgerId, Position};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Closed ledgers whose readers are kept.
+const READERS_KEPT: usize = 4;
+
+impl ManagedLedger {
+    /// Entries at or after `from`, over ledger ends, up to the last confirmed; empty = caught up.
+    ///
+    /// # Errors
+    /// [`LogError::Ledger`] if storage does not answer, [`LogError::Corrupt`] if an envelope is damaged.
+    pub async fn read(&self, from: Position, max_entries: u32, max_bytes: u64) -> Result<Vec<LogEntry>, LogError> {
+        loop {
+            let Some(at) = self.place_or_cached(from, max_entries, max_bytes) else { return Ok(Vec::new()) };
+            let at = match at {
+                Place::Cached(entries) => return Ok(entries),
+                Place::Stored(at) => at,
+            };
+            let settings = *self.shared.catch_up.settings();
+            match Blocks::ask(&self.blocks, at, max_entries, max_bytes, settings.read_ahead_entries) {
+                Next::Entries(entries) => {
+                    self.shared.catch_up.hits.fetch_add(entries.len() as u64, Ordering::Relaxed);
+                    return Ok(entries);
+                }
+                Next::Wait(done) => done.await,
+                Next::Read(landing) => {
+                    let ahead_bytes = settings.read_ahead_bytes.max(max_bytes.min(4 * settings.read_ahead_bytes));
+                    let entries = self.read_stored(at, settings.read_ahead_entries.max(max_entries), ahead_bytes).await?;
+                    let block = landing.land(entries, &self.shared.catch_up, self.shared.coarse_now_ms());
+                    return Ok(crate::cache::tail::take(block.iter(), max_entries, max_bytes));
+                }
+            }
+        }
+    }
+
+    /// The same without a wait, if everything stands in the tail cache; `None` = go through [`ManagedLedger::read`].
+    pub fn try_read_cached(&self, from: Position, max_entries: u32, max_bytes: u64) -> Option<Vec<LogEntry>> {
+        let entries = self.view.lock().read(from, max_entries, max_bytes)?;
+        self.shared.tail.hit(entries.len());
+        Some(entries)
+    }
+
+    fn place_or_cached(&self, from: Position, max_entries: u32, max_bytes: u64) -> Option<Place> {
+        let view = self.view.lock();
+        if let Some(entries) = view.read(from, max_entries, max_bytes) {
+            self.shared.tail.hit(entries.len());
+            return Some(Place::Cached(entries));
+        }
+        let at = view.layout.next_valid(from);
+        (at <= view.layout.last_confirmed()).then_some(Place::Stored(at))
+    }
+
+    async fn read_stored(&self, at: Position, max_entries: u32, max_bytes: u64) -> Result<Vec<LogEntry>, LogError> {
+        // Not beyond what is confirmed to the sink: the writer may know more.
+        let confirmed = self.view.lock().layout.ledger(at.ledger_id).map_or(0, |ledger| ledger.entries);
+        let there = (confirmed as i64).saturating_sub(at.entry_id.0).clamp(1, i64::from(u32::MAX)) as u32;
+        let reader = self.reader(at.ledger_id).await?;
+        let stored = reader.read(at.entry_id, max_entries.min(there), max_bytes).await?;
+        self.shared.catch_up.count_read(stored.len());
+        stored.iter().map(|entry| body_of(at.ledger_id, entry)).collect()
+    }
+
+    /// The reader of a ledger: its writer if it is open here.
+    pub(crate) async fn reader(&self, ledger_id: LedgerId) -> Result<Arc<dyn LedgerReader>, LogError> {
+        if let Some(current) = self.order.lock().current.as_ref().filter(|current| current.ledger_id == ledger_id) {
+            return Ok(current.writer.clone());
+        }
+        let known = self.readers.lock().iter().find(|(id, _)| *id == ledger_id).map(|(_, reader)| reader.clone());
+        if let Some(reader) = known {
+            return Ok(reader);
+        }
+        let reader = self.shared.ledgers.open(ledger_id).await?;
+        // An open ledger's reader would not see what is confirmed later.
+        let closed = self.view.lock().layout.ledger(ledger_id).is_some_and(|ledger| ledger.closed_ms.is_some());
+        if closed {
+            let mut readers = self.readers.lock();
+            if readers.len() >= READERS_KEPT {
+                readers.remove(0);
+            }
+            readers.push((ledger_id, reader.clone()));
+        }
+        Ok(reader)
+    }
+
+    /// The entry at exactly that position.
+    ///
+    /// # Errors
+    /// [`LogError::BadPosition`] if there is none; as [`ManagedLedger::read`].
+    pub async fn read_entry(&self, position: Position) -> Result<LogEntry, LogError> {
+        if self.next_valid(position) != position || position > self.last_confirmed() {
+            return Err(LogError::BadPosition(position));
+        }
+        if let Some(entry) = self.try_read_cached(position, 1, 0).and_then(|read| read.into_iter().next()) {
+            return Ok(entry);
+        }
+        self.read_stored(position, 1, 0).await?.into_iter().next().ok_or(LogError::BadPosition(position))
+    }
+
+    /// The first entry after the last one whose time is below `publish_time_ms`: the first of all if none is, the end of
+    /// the log if all are. Times are taken to ascend.
+    ///
+    /// # Errors
+    /// As [`ManagedLedger::read`].
+    pub async fn find_by_time(
+        &self,
+        publish_time_ms: u64,
+        time_of: &(dyn Fn(&LogEntry) -> u64 + Sync),
+    ) -> Result<Position, LogError> {
+        let (mut low, mut high) = {
+            let view = self.view.lock();
+            (view.layout.ordinal(Position::EARLIEST), view.layout.ordinal(Position::LATEST))
+        };
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let at = self.view.lock().layout.at_ordinal(middle);
+            match self.read_entry(at).await {
+                Ok(entry) if time_of(&entry) < publish_time_ms => low = middle + 1,
+                Ok(_) => high = middle,
+                // Trimmed meanwhile: what is looked for lies behind.
+                Err(LogError::BadPosition(_)) => low = middle + 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.view.lock().layout.at_ordinal(low))
+    }
+}
+
+enum Place {
+    Cached(Vec<LogEntry>),
+    Stored(Position),
+}

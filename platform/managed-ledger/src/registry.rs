@@ -1,0 +1,278 @@
+//! All logs of one process, and what they share: stores, cache bounds, the list of changed cursors, time.
+//!
+//! Invariants: D3; a log is open once per process: a second opening of a name ends the first one (its epoch is older).
+
+use crate::api::{CacheSettings, CacheStats, LogError, LogInfo, LogSettings, LogSink};
+use crate::cache::catch_up::CatchUpBudget;
+use crate::cache::tail::TailBudget;
+use crate::cursor::Cursor;
+use crate::keys;
+use crate::log::ManagedLedger;
+use crate::log::ending::erase;
+use crate::log::meta::put;
+use crate::open::{Stored, open, read_stored};
+use crate::records::encode;
+use meridian_ledger::Ledgers;
+use meridian_metadata::{Condition, MetadataError, Operation, SharedStore};
+use meridian_types::{EntryId, Incarnation, LedgerId, Position, RegionId};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Tells the time in ms since 1970.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Names listed per page.
+const PAGE: usize = 1000;
+
+/// What all logs of a process share.
+pub(crate) struct Shared {
+    pub ledgers: Arc<dyn Ledgers>,
+    pub metadata: SharedStore,
+    pub region: RegionId,
+    pub tail: TailBudget,
+    pub catch_up: CatchUpBudget,
+    pub runtime: tokio::runtime::Handle,
+    pub cursors_rewound: AtomicU64,
+    pub ledgers_skipped: AtomicU64,
+    clock: Clock,
+    coarse_ms: AtomicU64,
+    changed: Mutex<Vec<Weak<Cursor>>>,
+    logs: Mutex<HashMap<Box<str>, Weak<ManagedLedger>>>,
+    settings: Mutex<Arc<LogSettings>>,
+}
+
+impl Shared {
+    pub fn now_ms(&self) -> u64 {
+        let now_ms = (self.clock)();
+        self.coarse_ms.store(now_ms, Ordering::Relaxed);
+        now_ms
+    }
+
+    /// The time of the last append or tick.
+    pub fn coarse_now_ms(&self) -> u64 {
+        self.coarse_ms.load(Ordering::Relaxed)
+    }
+
+    /// One copy of equal settings for many logs.
+    pub fn intern(&self, settings: LogSettings) -> Arc<LogSettings> {
+        let mut last = self.settings.lock();
+        if **last != settings {
+            *last = Arc::new(settings);
+        }
+        last.clone()
+    }
+
+    pub fn list_changed(&self, cursor: Weak<Cursor>) {
+        self.changed.lock().push(cursor);
+    }
+
+    pub fn forget(&self, name: &str, log: &Weak<ManagedLedger>) {
+        let mut logs = self.logs.lock();
+        if logs.get(name).is_some_and(|there| there.ptr_eq(log)) {
+            logs.remove(name);
+        }
+    }
+}
+
+/// See the head of the file and [`crate::api`].
+pub struct ManagedLedgers {
+    shared: Arc<Shared>,
+}
+
+impl ManagedLedgers {
+    /// Over the given stores. Must be called within a runtime: tasks run there.
+    pub fn new(
+        ledgers: Arc<dyn Ledgers>,
+        metadata: SharedStore,
+        caches: CacheSettings,
+        region: RegionId,
+    ) -> Arc<Self> {
+        let system = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        Self::with_clock(ledgers, metadata, caches, region, Arc::new(system))
+    }
+
+    /// The same with a clock of the caller's.
+    pub fn with_clock(
+        ledgers: Arc<dyn Ledgers>,
+        metadata: SharedStore,
+        caches: CacheSettings,
+        region: RegionId,
+        clock: Clock,
+    ) -> Arc<Self> {
+        let shared = Shared {
+            ledgers,
+            metadata,
+            region,
+            tail: TailBudget::new(caches),
+            catch_up: CatchUpBudget::new(caches),
+            runtime: tokio::runtime::Handle::current(),
+            cursors_rewound: AtomicU64::new(0),
+            ledgers_skipped: AtomicU64::new(0),
+            coarse_ms: AtomicU64::new(clock()),
+            clock,
+            changed: Mutex::default(),
+            logs: Mutex::default(),
+            settings: Mutex::default(),
+        };
+        Arc::new(Self { shared: Arc::new(shared) })
+    }
+
+    /// Opens a log, created if it is absent. A log that is open here already is fenced by the new opening.
+    ///
+    /// # Errors
+    /// Storage or metadata failed, or a record is damaged.
+    pub async fn open(
+        &self,
+        name: &str,
+        settings: LogSettings,
+        sink: Arc<dyn LogSink>,
+    ) -> Result<Arc<ManagedLedger>, LogError> {
+        let log = open(&self.shared, name, settings, sink).await?;
+        let earlier = self.shared.logs.lock().insert(name.into(), Arc::downgrade(&log));
+        if let Some(earlier) = earlier.and_then(|earlier| earlier.upgrade()) {
+            earlier.stop(LogError::Fenced(name.to_owned()));
+        }
+        Ok(log)
+    }
+
+    /// Whether there is such a log.
+    ///
+    /// # Errors
+    /// The metadata store failed.
+    pub async fn exists(&self, name: &str) -> Result<bool, LogError> {
+        Ok(self.shared.metadata.get(&keys::name(name)).await?.is_some())
+    }
+
+    /// The names of all logs that start with `prefix`, in order.
+    ///
+    /// # Errors
+    /// The metadata store failed.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<String>, LogError> {
+        let (prefix, mut after, mut names) = (keys::names(prefix), None, Vec::new());
+        loop {
+            let page = self.shared.metadata.range(&prefix, after.as_deref(), PAGE).await?;
+            names.extend(page.entries.iter().filter_map(|entry| keys::log_of(&entry.key)));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// Deletes a log. Idempotent as [`ManagedLedger::delete`].
+    ///
+    /// # Errors
+    /// [`LogError::NoSuchLog`] if there is nothing of it, or storage or metadata failed.
+    pub async fn delete(&self, name: &str) -> Result<(), LogError> {
+        let open = self.shared.logs.lock().get(name).and_then(Weak::upgrade);
+        if let Some(log) = open {
+            return log.delete().await;
+        }
+        loop {
+            let stored = read_stored(&self.shared, name).await?;
+            let Stored { mut head, version, segments, cursors } =
+                stored.ok_or_else(|| LogError::NoSuchLog(name.to_owned()))?;
+            if !head.deleting {
+                head.deleting = true;
+                head.owner_epoch += 1;
+                head.revision += 1;
+                let ledgers = segments.iter().flat_map(|segment| &segment.record.ledgers).chain(&head.ledgers);
+                let mut doomed: Vec<i64> = ledgers.map(|ledger| ledger.ledger_id).collect();
+                doomed.extend(cursors.iter().flat_map(|(_, record)| record.ledger_id.iter().chain(&record.doomed)));
+                head.doomed.extend(doomed);
+                let mark = put(keys::head(name), encode(&head), Condition::Is(version));
+                let unname = Operation::Delete { key: keys::name(name), condition: Condition::Any };
+                match self.shared.metadata.commit(vec![mark, unname]).await {
+                    Err(MetadataError::Conflict { .. }) => continue,
+                    outcome => outcome?,
+                };
+            }
+            return erase(&self.shared, name, &head.doomed).await;
+        }
+    }
+
+    /// Statistics of a log without opening it; counts of a ledger that is open elsewhere are not known here.
+    ///
+    /// # Errors
+    /// [`LogError::NoSuchLog`], or the metadata store failed.
+    pub async fn read_info(&self, name: &str) -> Result<LogInfo, LogError> {
+        if let Some(log) = self.shared.logs.lock().get(name).and_then(Weak::upgrade) {
+            return Ok(log.info());
+        }
+        let stored = read_stored(&self.shared, name).await?.filter(|stored| !stored.head.deleting);
+        let Stored { head, segments, .. } = stored.ok_or_else(|| LogError::NoSuchLog(name.to_owned()))?;
+        let trimmed_to = head.trimmed_to.map_or(Position::EARLIEST, Position::from);
+        let mut layout = crate::layout::Layout::new(trimmed_to, head.trimmed_index);
+        for record in segments.iter().flat_map(|segment| &segment.record.ledgers).chain(&head.ledgers) {
+            let id = LedgerId(record.ledger_id);
+            layout.add(id, record.created_ms);
+            layout.settle(id, record.entries, record.bytes, record.end_index);
+            if let Some(closed_ms) = record.closed_ms {
+                layout.close(id, closed_ms);
+            }
+        }
+        let (entries, bytes) = layout.totals();
+        debug_assert!(layout.last_confirmed().entry_id >= EntryId::NONE);
+        Ok(LogInfo {
+            ledgers: layout.info(),
+            last_confirmed: layout.last_confirmed(),
+            entries,
+            bytes,
+            next_index: layout.next_index(),
+            pending_appends: 0,
+            waiting: None,
+            terminated: head.terminated.map(Position::from),
+            properties: head.properties,
+            incarnation: Incarnation(head.incarnation),
+        })
+    }
+
+    /// Once a second: rolls by age, trims, persists changed cursors, lets caches age. Starts the work and does not wait
+    /// for it. Costs a comparison per open log and nothing per idle cursor (D3).
+    pub async fn tick(&self, now_ms: u64) {
+        self.shared.coarse_ms.store(now_ms, Ordering::Relaxed);
+        self.shared.tail.age(now_ms);
+        self.shared.catch_up.age(now_ms);
+        let changed = std::mem::take(&mut *self.shared.changed.lock());
+        let mut later = Vec::new();
+        for cursor in changed {
+            if cursor.upgrade().is_some_and(|cursor| cursor.flush_if_due(now_ms)) {
+                later.push(cursor);
+            }
+        }
+        if !later.is_empty() {
+            self.shared.changed.lock().append(&mut later);
+        }
+        let due = |log: &Weak<ManagedLedger>| log.upgrade().filter(|log| log.is_due(now_ms));
+        let logs: Vec<Arc<ManagedLedger>> = self.shared.logs.lock().values().filter_map(due).collect();
+        for log in logs {
+            log.tick(now_ms);
+        }
+    }
+
+    /// What the caches hold and how they did.
+    pub fn cache_stats(&self) -> CacheStats {
+        let (tail, catch_up) = (&self.shared.tail, &self.shared.catch_up);
+        CacheStats {
+            tail_bytes: tail.bytes(),
+            catch_up_bytes: catch_up.bytes(),
+            tail_hits: tail.hits.load(Ordering::Relaxed),
+            catch_up_hits: catch_up.hits.load(Ordering::Relaxed),
+            storage_reads: catch_up.storage_reads.load(Ordering::Relaxed),
+            storage_entries: catch_up.storage_entries.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Cursors that went back to an older state because their ledger was lost, since the start.
+    pub fn cursors_rewound(&self) -> u64 {
+        self.shared.cursors_rewound.load(Ordering::Relaxed)
+    }
+
+    /// Lost ledgers that logs were opened without, since the start.
+    pub fn ledgers_skipped(&self) -> u64 {
+        self.shared.ledgers_skipped.load(Ordering::Relaxed)
+    }
+}
