@@ -198,7 +198,10 @@ async fn recover_ledger(
 }
 
 /// Loads all durable cursors, some at a time.
-async fn load_cursors(shared: &Arc<Shared>, records: Vec<(String, CursorRecord)>) -> Result<Vec<CursorStart>, LogError> {
+async fn load_cursors(
+    shared: &Arc<Shared>,
+    records: Vec<(String, CursorRecord)>,
+) -> Result<Vec<CursorStart>, LogError> {
     let mut starts = Vec::with_capacity(records.len());
     let mut loads = JoinSet::new();
     for (name, record) in records {

@@ -84,12 +84,7 @@ pub struct ManagedLedgers {
 
 impl ManagedLedgers {
     /// Over the given stores. Must be called within a runtime: tasks run there.
-    pub fn new(
-        ledgers: Arc<dyn Ledgers>,
-        metadata: SharedStore,
-        caches: CacheSettings,
-        region: RegionId,
-    ) -> Arc<Self> {
+    pub fn new(ledgers: Arc<dyn Ledgers>, metadata: SharedStore, caches: CacheSettings, region: RegionId) -> Arc<Self> {
         let system = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         Self::with_clock(ledgers, metadata, caches, region, Arc::new(system))
     }

@@ -67,16 +67,16 @@ mod tests {
             ..LogSettings::default()
         };
         let script = [
-            ((0, 0, 9999), Roll::Keep),      // empty, however old (R2)
-            ((1, 10, 0), Roll::Keep),        //
-            ((74, 10, 100), Roll::Keep),     //
-            ((75, 10, 100), Roll::Prepare),  // three quarters of the entries
-            ((75, 10, 10), Roll::Keep),      // but too young to be rolled by entries soon
-            ((100, 10, 39), Roll::Prepare),  // full, too young
-            ((100, 10, 40), Roll::Switch),   // full
-            ((2, 750, 0), Roll::Prepare),    // bytes do not ask for the age
-            ((2, 1000, 0), Roll::Switch),    //
-            ((1, 10, 400), Roll::Switch),    // old
+            ((0, 0, 9999), Roll::Keep),     // empty, however old (R2)
+            ((1, 10, 0), Roll::Keep),       //
+            ((74, 10, 100), Roll::Keep),    //
+            ((75, 10, 100), Roll::Prepare), // three quarters of the entries
+            ((75, 10, 10), Roll::Keep),     // but too young to be rolled by entries soon
+            ((100, 10, 39), Roll::Prepare), // full, too young
+            ((100, 10, 40), Roll::Switch),  // full
+            ((2, 750, 0), Roll::Prepare),   // bytes do not ask for the age
+            ((2, 1000, 0), Roll::Switch),   //
+            ((1, 10, 400), Roll::Switch),   // old
         ];
         for ((entries, bytes, age_ms), expected) in script {
             let ledger = OpenLedger { entries, bytes, age_ms };

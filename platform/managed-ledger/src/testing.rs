@@ -20,15 +20,13 @@ use tokio::sync::Notify;
 #[derive(Default)]
 struct Stored {
     entries: Vec<Bytes>,
-    confirmed: EntryIds,
+    confirmed: usize,
+    next_entry: i64,
     closed: bool,
     ended: bool,
     sink: Option<Arc<dyn AppendSink>>,
     kind: String,
 }
-
-/// Number of confirmed entries.
-type EntryIds = usize;
 
 #[derive(Default)]
 struct World {
@@ -247,7 +245,8 @@ impl LedgerWriter for MemoryLedger {
                 if ledger.closed {
                     return Err(LedgerError::Closed(self.id));
                 }
-                let first = EntryId(ledger.entries.len() as i64);
+                let first = EntryId(ledger.next_entry);
+                ledger.next_entry += entries.len() as i64;
                 if !ledger.ended {
                     ledger.entries.extend(entries.iter().map(EntryBytes::to_bytes));
                 }
@@ -260,7 +259,7 @@ impl LedgerWriter for MemoryLedger {
     }
 
     fn next_entry_id(&self) -> EntryId {
-        EntryId(self.with(|ledger| ledger.entries.len()).unwrap_or(0) as i64)
+        EntryId(self.with(|ledger| ledger.next_entry).unwrap_or(0))
     }
 
     fn close(&self) -> BoxFuture<'_, Result<EntryId, LedgerError>> {

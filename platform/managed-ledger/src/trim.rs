@@ -77,15 +77,15 @@ mod tests {
         let five = ledgers(5, 100);
         let at = |l, e| Some(Position::new(l, e));
         let script = [
-            (bounds(None, Some(0), Some(0)), 4),               // no cursor: all but the open one
-            (bounds(at(2, 8), Some(0), Some(0)), 2),           // the slowest cursor needs 2:9
-            (bounds(at(2, 9), Some(0), Some(0)), 3),           //
-            (bounds(at(0, -1), Some(0), Some(0)), 0),          // has read nothing
-            (bounds(None, Some(3000), None), 3),               // by time: closed at 0, 1000, 2000
-            (bounds(None, None, None), 0),                     // for ever
-            (bounds(None, None, Some(250)), 2),                // by size: 300 stay
-            (bounds(None, Some(4000), Some(450)), 2),          // whichever ends first
-            (bounds(at(0, 9), Some(0), Some(0)), 1),           //
+            (bounds(None, Some(0), Some(0)), 4),      // no cursor: all but the open one
+            (bounds(at(2, 8), Some(0), Some(0)), 2),  // the slowest cursor needs 2:9
+            (bounds(at(2, 9), Some(0), Some(0)), 3),  //
+            (bounds(at(0, -1), Some(0), Some(0)), 0), // has read nothing
+            (bounds(None, Some(3000), None), 3),      // by time: closed at 0, 1000, 2000
+            (bounds(None, None, None), 0),            // for ever
+            (bounds(None, None, Some(250)), 2),       // by size: 300 stay
+            (bounds(None, Some(4000), Some(450)), 2), // whichever ends first
+            (bounds(at(0, 9), Some(0), Some(0)), 1),  //
         ];
         for (bounds, expected) in script {
             assert_eq!(trimmable(&five, bounds), expected, "{bounds:?}");

@@ -98,14 +98,7 @@ impl Order {
     pub fn promote(&mut self) -> Option<Retiring> {
         let (writer, created_ms) = self.next.take()?;
         let ledger_id = writer.id();
-        let next = Current {
-            writer,
-            ledger_id,
-            next_entry: EntryId(0),
-            bytes: 0,
-            created_ms,
-            seen_entries: 0,
-        };
+        let next = Current { writer, ledger_id, next_entry: EntryId(0), bytes: 0, created_ms, seen_entries: 0 };
         let end_index = self.next_index;
         self.current.replace(next).map(|current| Retiring { current, end_index })
     }
@@ -274,13 +267,15 @@ impl ManagedLedger {
             flight.push(pending.into_iter());
             flight.claim()
         };
-        match current.writer.append(encoded) {
-            Ok(given) => debug_assert_eq!(given, first, "a ledger has one writer"),
-            Err(error) => {
-                tracing::debug!(log = %self.name, ledger = %current.ledger_id, %error, "append refused by the ledger");
-                self.flight.lock().note_ended(current.ledger_id);
-                self.start(Chore::Recover);
-            }
+        let refused = match current.writer.append(encoded) {
+            Ok(given) if given == first => None,
+            Ok(given) => Some(format!("the ledger took entry {first} as {given}")),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = refused {
+            tracing::warn!(log = %self.name, ledger = %current.ledger_id, why, "append refused by the ledger; recovering it");
+            self.flight.lock().note_ended(current.ledger_id);
+            self.start(Chore::Recover);
         }
         claimed
     }

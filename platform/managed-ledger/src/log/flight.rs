@@ -208,7 +208,9 @@ impl Flight {
     /// The waiting entry at that place.
     pub fn find(&self, ledger_id: LedgerId, entry_id: EntryId) -> Option<&Pending> {
         self.pending.iter().find_map(|slot| match slot {
-            Slot::Entry(p) if p.entry.position.ledger_id == ledger_id && p.entry.position.entry_id == entry_id => Some(p),
+            Slot::Entry(p) if p.entry.position.ledger_id == ledger_id && p.entry.position.entry_id == entry_id => {
+                Some(p)
+            }
             _ => None,
         })
     }

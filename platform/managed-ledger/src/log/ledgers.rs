@@ -123,7 +123,11 @@ impl ManagedLedger {
             if order.stopped.is_none() {
                 order.next = Some((writer, created_ms));
             }
-            if order.current.is_none() && !order.queue.is_empty() { self.drain_queue(&mut order) } else { (false, None) }
+            if order.current.is_none() && !order.queue.is_empty() {
+                self.drain_queue(&mut order)
+            } else {
+                (false, None)
+            }
         };
         self.follow_up(claimed, chore);
     }
@@ -280,12 +284,7 @@ impl ManagedLedger {
     }
 
     /// Lists the ledger as closed, and takes later ones out if entries before theirs were lost (N3).
-    async fn write_recovered(
-        &self,
-        meta: &mut Meta,
-        found: &Found,
-        given_up: bool,
-    ) -> Result<Vec<LedgerId>, LogError> {
+    async fn write_recovered(&self, meta: &mut Meta, found: &Found, given_up: bool) -> Result<Vec<LedgerId>, LogError> {
         let lost = given_up || self.flight.lock().has_after(found.ledger_id, found.last);
         let unused = self.order.lock().next.as_ref().map(|(writer, _)| writer.id());
         let mut head = meta.head.clone();
@@ -340,9 +339,10 @@ impl ManagedLedger {
         if claimed {
             self.deliver();
         }
-        let mut view = self.view.lock();
-        removed.iter().for_each(|id| view.layout.remove(*id));
-        drop(view);
+        {
+            let mut view = self.view.lock();
+            removed.iter().for_each(|id| view.layout.remove(*id));
+        }
         let entries = (found.last.0 + 1) as u64;
         self.settle(found.ledger_id, entries, found.bytes, found.end_index).await;
     }
@@ -373,6 +373,7 @@ impl ManagedLedger {
 /// The index after the last message of an entry.
 pub(crate) async fn end_index_of(reader: &dyn LedgerReader, entry: EntryId) -> Result<u64, LogError> {
     let read = reader.read(entry, 1, u64::MAX).await?;
-    let stored = read.first().ok_or_else(|| LogError::Corrupt(format!("entry {entry} of {} is missing", reader.id())))?;
+    let stored =
+        read.first().ok_or_else(|| LogError::Corrupt(format!("entry {entry} of {} is missing", reader.id())))?;
     body_of(reader.id(), stored).map(|entry| entry.index.wrapping_add(1))
 }

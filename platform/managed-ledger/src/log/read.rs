@@ -35,7 +35,8 @@ impl ManagedLedger {
                 Next::Wait(done) => done.await,
                 Next::Read(landing) => {
                     let ahead_bytes = settings.read_ahead_bytes.max(max_bytes.min(4 * settings.read_ahead_bytes));
-                    let entries = self.read_stored(at, settings.read_ahead_entries.max(max_entries), ahead_bytes).await?;
+                    let entries =
+                        self.read_stored(at, settings.read_ahead_entries.max(max_entries), ahead_bytes).await?;
                     let block = landing.land(entries, &self.shared.catch_up, self.shared.coarse_now_ms());
                     return Ok(crate::cache::tail::take(block.iter(), max_entries, max_bytes));
                 }

@@ -196,7 +196,8 @@ impl ManagedLedger {
     /// Ledgers listed as open that hold nothing and are written by nobody, e.g. one prepared and not used.
     pub(crate) fn unused(&self) -> Vec<LedgerId> {
         let view = self.view.lock();
-        let unused = |l: &&crate::layout::LedgerState| l.closed_ms.is_none() && l.last_position().entry_id == EntryId::NONE;
+        let unused =
+            |l: &&crate::layout::LedgerState| l.closed_ms.is_none() && l.last_position().entry_id == EntryId::NONE;
         view.layout.ledgers().iter().filter(unused).map(|ledger| ledger.id).collect()
     }
 
