@@ -19,7 +19,7 @@ mod rates;
 mod tenant;
 mod topic;
 
-pub use access::{AccessRules, Action, Grants, Refusal, Scope, decide};
+pub use access::{AccessRules, Action, Grants, Permission, Refusal, Scope, decide};
 pub use bundles::BundlesData;
 pub use effective::{AutoSubscriptionCreation, AutoTopicCreation, BrokerDefaults, EffectivePolicies, resolve};
 pub use limits::{

@@ -1,0 +1,111 @@
+//! Namespaces.
+//!
+//! Invariants: R3 a namespace is created together with a write of its tenant, so that the tenant can't vanish meanwhile.
+//! Must never know: who may call, topics' content.
+
+use crate::keys::{Key, partitioned_of, topic_policies_of};
+use crate::write::{Beside, Tries};
+use crate::{Registry, RegistryError};
+use meridian_metadata::{Condition, Operation};
+use meridian_policy::{BundlesData, Policies};
+use meridian_types::NamespaceName;
+
+/// Hash ranges of a namespace that asks for none.
+const DEFAULT_BUNDLES: u32 = 4;
+/// Records of a namespace deleted in one transaction.
+const DELETED_AT_ONCE: usize = 500;
+
+impl Registry {
+    /// Creates a namespace; bundles and replication clusters that are not given get their defaults.
+    ///
+    /// # Errors
+    /// [`RegistryError`]; a tenant that does not exist is [`RegistryError::NotFound`] of kind `tenant`.
+    pub async fn create_namespace(&self, name: &NamespaceName, policies: Policies) -> Result<(), RegistryError> {
+        let policies = self.complete(policies)?;
+        self.create(&Key::Namespace(name.clone()), &policies, Beside::TenantOf(name)).await
+    }
+
+    fn complete(&self, mut policies: Policies) -> Result<Policies, RegistryError> {
+        let bundles = match &policies.bundles {
+            Some(bundles) if bundles.num_bundles > 0 || !bundles.boundaries.is_empty() => bundles.normalized()?,
+            _ => BundlesData::even(DEFAULT_BUNDLES)?,
+        };
+        policies.bundles = Some(bundles);
+        if policies.replication_clusters.is_empty() {
+            policies.replication_clusters.insert(self.defaults().cluster.clone());
+        }
+        self.check_namespace(&policies)?;
+        Ok(policies)
+    }
+
+    fn check_namespace(&self, policies: &Policies) -> Result<(), RegistryError> {
+        policies.check()?;
+        self.check_clusters(policies.replication_clusters.iter().chain(&policies.allowed_clusters))
+    }
+
+    /// Changes the policies of a namespace. The closure may run several times.
+    ///
+    /// # Errors
+    /// The closure's, or [`RegistryError`].
+    pub async fn update_namespace<R, E: From<RegistryError>>(
+        &self,
+        name: &NamespaceName,
+        mut change: impl FnMut(&mut Policies) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.update(&Key::Namespace(name.clone()), |policies: &mut Policies| {
+            let result = change(policies)?;
+            self.check_namespace(policies)?;
+            Ok(result)
+        })
+        .await
+    }
+
+    /// Marks a namespace as being deleted: no topic is created in it any more. May be repeated.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn mark_namespace_deleted(&self, name: &NamespaceName) -> Result<(), RegistryError> {
+        let mark = |policies: &mut Policies| {
+            policies.deleted = true;
+            Ok::<_, RegistryError>(())
+        };
+        self.update(&Key::Namespace(name.clone()), mark).await
+    }
+
+    /// Deletes a namespace with the policies of its topics, after its topics were deleted. May be repeated after it
+    /// failed.
+    ///
+    /// # Errors
+    /// [`RegistryError::InUse`] if there are partitioned topics.
+    pub async fn delete_namespace(&self, name: &NamespaceName) -> Result<(), RegistryError> {
+        self.mark_namespace_deleted(name).await?;
+        let key = Key::Namespace(name.clone());
+        let mut tries = Tries::of(&key);
+        loop {
+            tries.next()?;
+            // Nothing is created under a namespace that is marked, so what is listed now is all there is.
+            let entry = self.store.get(&key.path()).await?.ok_or_else(|| key.not_found())?;
+            let topics = self.store.range(&partitioned_of(name), None, 1).await?;
+            if let Some(first) = topics.entries.first() {
+                let by = format!("it has partitioned topics ({})", first.key);
+                return Err(RegistryError::InUse { kind: key.kind(), name: key.name(), by });
+            }
+            self.delete_topic_policies_of(name).await?;
+            if self.try_commit(vec![key.delete(Condition::Is(entry.version))]).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn delete_topic_policies_of(&self, name: &NamespaceName) -> Result<(), RegistryError> {
+        loop {
+            let page = self.store.range(&topic_policies_of(name), None, DELETED_AT_ONCE).await?;
+            if page.entries.is_empty() {
+                return Ok(());
+            }
+            let delete =
+                |entry: meridian_metadata::Entry| Operation::Delete { key: entry.key, condition: Condition::Any };
+            self.store.commit(page.entries.into_iter().map(delete).collect()).await?;
+        }
+    }
+}

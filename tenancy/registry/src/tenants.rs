@@ -1,0 +1,123 @@
+//! Clusters and tenants.
+//!
+//! Invariants: R3 a tenant with namespaces is not deleted.
+//! Must never know: who may call.
+
+use crate::keys::{Key, namespaces_of};
+use crate::write::{Beside, Tries};
+use crate::{Registry, RegistryError};
+use meridian_metadata::Condition;
+use meridian_policy::{ClusterData, PolicyError, TenantInfo};
+
+impl Registry {
+    /// Creates a cluster.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    pub async fn create_cluster(&self, name: &str, data: &ClusterData) -> Result<(), RegistryError> {
+        ClusterData::check_name(name)?;
+        data.check()?;
+        self.create(&Key::Cluster(name.to_owned()), data, Beside::Nothing).await
+    }
+
+    /// Changes a cluster. The closure may run several times.
+    ///
+    /// # Errors
+    /// The closure's, or [`RegistryError`].
+    pub async fn update_cluster<R, E: From<RegistryError>>(
+        &self,
+        name: &str,
+        mut change: impl FnMut(&mut ClusterData) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.update(&Key::Cluster(name.to_owned()), |data: &mut ClusterData| {
+            let result = change(data)?;
+            data.check().map_err(RegistryError::from)?;
+            Ok(result)
+        })
+        .await
+    }
+
+    /// Deletes a cluster that no tenant and no namespace names.
+    ///
+    /// # Errors
+    /// [`RegistryError::InUse`] with the first that does.
+    pub async fn delete_cluster(&self, name: &str) -> Result<(), RegistryError> {
+        let used_by_tenant = self
+            .tenants()
+            .into_iter()
+            .find(|tenant| self.tenant(tenant).is_some_and(|tenant| tenant.allowed_clusters.contains(name)));
+        let used_by_namespace = || {
+            self.all_namespaces().into_iter().find(|namespace| {
+                self.namespace(namespace).is_some_and(|policies| policies.replication_clusters.contains(name))
+            })
+        };
+        let used = match used_by_tenant {
+            Some(tenant) => Some(format!("tenant {tenant}")),
+            None => used_by_namespace().map(|namespace| format!("namespace {namespace}")),
+        };
+        if let Some(by) = used {
+            return Err(RegistryError::InUse { kind: "cluster", name: name.to_owned(), by });
+        }
+        self.remove(&Key::Cluster(name.to_owned())).await
+    }
+
+    /// Creates a tenant.
+    ///
+    /// # Errors
+    /// [`RegistryError`]; a cluster that does not exist is a [`PolicyError`].
+    pub async fn create_tenant(&self, name: &str, info: &TenantInfo) -> Result<(), RegistryError> {
+        TenantInfo::check_name(name)?;
+        self.check_clusters(info.allowed_clusters.iter())?;
+        self.create(&Key::Tenant(name.to_owned()), info, Beside::Nothing).await
+    }
+
+    /// Changes a tenant. The closure may run several times.
+    ///
+    /// # Errors
+    /// The closure's, or [`RegistryError`].
+    pub async fn update_tenant<R, E: From<RegistryError>>(
+        &self,
+        name: &str,
+        mut change: impl FnMut(&mut TenantInfo) -> Result<R, E>,
+    ) -> Result<R, E> {
+        self.update(&Key::Tenant(name.to_owned()), |info: &mut TenantInfo| {
+            let result = change(info)?;
+            self.check_clusters(info.allowed_clusters.iter())?;
+            Ok(result)
+        })
+        .await
+    }
+
+    /// Deletes a tenant without namespaces.
+    ///
+    /// # Errors
+    /// [`RegistryError::InUse`] if it has some.
+    pub async fn delete_tenant(&self, name: &str) -> Result<(), RegistryError> {
+        let key = Key::Tenant(name.to_owned());
+        let mut tries = Tries::of(&key);
+        loop {
+            tries.next()?;
+            // Whoever creates a namespace writes the tenant too: its version tells if one came in between (R3).
+            let found = self.find::<TenantInfo>(&key).await?.ok_or_else(|| key.not_found())?;
+            let namespaces = self.store.range(&namespaces_of(name), None, 1).await?;
+            if let Some(first) = namespaces.entries.first() {
+                let by = format!("it has namespaces ({})", first.key.trim_start_matches("tenancy/namespace/"));
+                return Err(RegistryError::InUse { kind: key.kind(), name: name.to_owned(), by });
+            }
+            if self.try_commit(vec![key.delete(Condition::Is(found.version))]).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// All clusters exist.
+    pub(crate) fn check_clusters<'a>(&self, names: impl Iterator<Item = &'a String>) -> Result<(), RegistryError> {
+        for name in names {
+            if self.cluster(name).is_none() {
+                let what = format!("Cluster {name}");
+                return Err(PolicyError { what, rule: "does not exist" }.into());
+            }
+        }
+        Ok(())
+    }
+}
