@@ -1,0 +1,148 @@
+//! The topic as sessions and the admin API see it.
+
+use super::PersistentTopic;
+use crate::api::{
+    AckRequest, BoxFuture, ConsumerKey, ConsumerStats, LastMessage, ProducerKey, ProducerReady, ProducerRequest,
+    Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicErrorKind, TopicHandle, TopicLimits,
+    TopicStats,
+};
+use meridian_managed_ledger::LogEntry;
+use meridian_types::{Position, TopicName};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl TopicHandle for PersistentTopic {
+    fn name(&self) -> &TopicName {
+        &self.name
+    }
+
+    fn add_producer(&self, request: ProducerRequest) -> BoxFuture<'_, Result<ProducerReady, TopicError>> {
+        Box::pin(self.admit(request))
+    }
+
+    fn publish(&self, producer: ProducerKey, batch: Vec<Publish>) {
+        self.publish_run(producer, batch);
+    }
+
+    fn remove_producer(&self, producer: ProducerKey) -> BoxFuture<'_, ()> {
+        Box::pin(self.dismiss(producer))
+    }
+
+    fn subscribe(&self, request: SubscribeRequest) -> BoxFuture<'_, Result<ConsumerKey, TopicError>> {
+        Box::pin(self.attach(request))
+    }
+
+    fn flow(&self, consumer: ConsumerKey, permits: u32) {
+        self.add_permits(consumer, permits);
+    }
+
+    fn ack(&self, consumer: ConsumerKey, request: AckRequest) -> Option<BoxFuture<'static, Result<(), TopicError>>> {
+        self.acknowledge(consumer, request)
+    }
+
+    fn redeliver(&self, consumer: ConsumerKey, ids: Vec<Position>, consumer_epoch: Option<u64>) {
+        self.redeliver_to(consumer, &ids, consumer_epoch);
+    }
+
+    fn writable(&self, consumer: ConsumerKey) {
+        self.resume(consumer);
+    }
+
+    fn remove_consumer(&self, consumer: ConsumerKey) -> BoxFuture<'_, ()> {
+        Box::pin(self.detach(consumer))
+    }
+
+    fn unsubscribe(&self, consumer: ConsumerKey, force: bool) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(self.unsubscribe_of(consumer, force))
+    }
+
+    fn seek(&self, consumer: ConsumerKey, to: SeekTo) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(self.seek_of(consumer, to))
+    }
+
+    fn last_message(&self, consumer: ConsumerKey) -> BoxFuture<'_, Result<LastMessage, TopicError>> {
+        Box::pin(self.last_of(consumer))
+    }
+
+    fn consumer_stats(&self, consumer: ConsumerKey) -> Option<(ConsumerStats, SubscriptionStats)> {
+        self.figures_of(consumer)
+    }
+
+    fn stats(&self) -> TopicStats {
+        self.figures()
+    }
+
+    fn set_limits(&self, limits: TopicLimits) {
+        let limits = Arc::new(limits);
+        *self.limits.write() = limits.clone();
+        for subscription in self.connected_subscriptions() {
+            let limits = Self::dispatch_limits(&limits, subscription.durable);
+            subscription.with_core(self, |active, _| active.core.set_limits(limits));
+        }
+    }
+
+    fn tick(&self, now_ms: u64) {
+        self.every_second(now_ms);
+    }
+
+    fn create_subscription(
+        &self,
+        name: String,
+        at: SeekTo,
+        properties: BTreeMap<String, String>,
+        replicated: bool,
+    ) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async move { self.create_named(&name, at, properties, replicated).await })
+    }
+
+    fn delete_subscription(&self, name: String, force: bool) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async move { self.delete_named(&name, force).await })
+    }
+
+    fn reset_subscription(&self, name: String, to: SeekTo) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async move { self.reset_named(&name, to).await })
+    }
+
+    fn skip(&self, name: String, entries: Option<u64>) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async move { self.skip_named(&name, entries).await })
+    }
+
+    fn expire(&self, name: String, older_than_s: u64) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async move { self.expire_named(&name, older_than_s).await })
+    }
+
+    fn peek(&self, name: String, nth: u64) -> BoxFuture<'_, Result<Option<LogEntry>, TopicError>> {
+        Box::pin(async move { self.peek_named(&name, nth).await })
+    }
+
+    fn entry(&self, position: Position) -> BoxFuture<'_, Result<Option<LogEntry>, TopicError>> {
+        Box::pin(self.entry_at(position))
+    }
+
+    fn compact(&self) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async { Err(TopicError::new(TopicErrorKind::NotAllowed, "compaction is not available")) })
+    }
+
+    fn terminate(&self) -> BoxFuture<'_, Result<Position, TopicError>> {
+        Box::pin(self.end())
+    }
+
+    fn last_position(&self) -> Position {
+        self.log.last_confirmed()
+    }
+
+    fn trim(&self) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async move {
+            self.log.trim(self.now_ms()).await;
+            Ok(())
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(self.unload())
+    }
+
+    fn delete(&self, force: bool) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(self.remove(force))
+    }
+}

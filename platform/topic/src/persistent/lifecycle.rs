@@ -1,0 +1,88 @@
+//! Closing, deleting, terminating; the tick.
+
+use super::PersistentTopic;
+use super::subscription::Subscription;
+use crate::api::{TopicError, TopicErrorKind};
+use meridian_types::Position;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl PersistentTopic {
+    /// Drops all clients, telling them.
+    pub(super) fn close_clients(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.with_producers(|side| side.core.close_all());
+        for subscription in self.all_subscriptions() {
+            subscription.state.lock().fenced = true;
+            self.close_consumers(&subscription, None);
+        }
+        self.unfenced.notify_waiters();
+    }
+
+    pub(super) fn all_subscriptions(&self) -> Vec<Arc<Subscription>> {
+        self.subscriptions.read().values().cloned().collect()
+    }
+
+    /// Subscriptions with consumers.
+    pub(super) fn connected_subscriptions(&self) -> Vec<Arc<Subscription>> {
+        let mut connected: Vec<Arc<Subscription>> = self.consumers.read().values().cloned().collect();
+        connected.sort_unstable_by_key(|subscription| Arc::as_ptr(subscription).addr());
+        connected.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        connected
+    }
+
+    pub(super) async fn unload(&self) -> Result<(), TopicError> {
+        self.close_clients();
+        let _turn = self.changes.lock().await;
+        self.wait_for_data.lock().clear();
+        Ok(self.log.close().await?)
+    }
+
+    pub(super) async fn remove(&self, force: bool) -> Result<(), TopicError> {
+        if !force {
+            let producers = self.producers.lock().as_ref().is_some_and(|side| !side.core.is_empty());
+            if producers || !self.consumers.read().is_empty() {
+                return Err(TopicError::new(TopicErrorKind::Busy, "Topic has active producers/subscriptions"));
+            }
+        }
+        self.close_clients();
+        let _turn = self.changes.lock().await;
+        self.wait_for_data.lock().clear();
+        for subscription in self.all_subscriptions() {
+            subscription.state.lock().gone = true;
+        }
+        Ok(self.log.delete().await?)
+    }
+
+    pub(super) async fn end(&self) -> Result<Position, TopicError> {
+        let position = self.log.terminate().await?;
+        self.terminated.store(true, Ordering::Release);
+        self.with_producers(|side| side.core.close_all());
+        for subscription in self.connected_subscriptions() {
+            subscription.with_core(self, |active, _| self.announce_end(&subscription, active));
+        }
+        Ok(position)
+    }
+
+    pub(super) fn every_second(&self, now_ms: u64) {
+        if self.is_closed() {
+            return;
+        }
+        self.sample_rates(now_ms);
+        if due(&self.next_expiry_ms, now_ms, self.deps.expiry_check_ms) {
+            self.start_expiry(now_ms);
+        }
+        if due(&self.next_quota_ms, now_ms, self.deps.quota_check_ms) {
+            self.start_quota_check(now_ms);
+        }
+    }
+}
+
+/// Whether something that repeats is due; sets when it is due next.
+fn due(next_ms: &std::sync::atomic::AtomicU64, now_ms: u64, every_ms: u64) -> bool {
+    let is_due = next_ms.load(Ordering::Relaxed) <= now_ms;
+    if is_due {
+        next_ms.store(now_ms.saturating_add(every_ms.max(1)), Ordering::Relaxed);
+    }
+    is_due
+}

@@ -1,0 +1,230 @@
+//! Time to live and backlog quotas: what is acked without a consumer, and when producers are kept out.
+//!
+//! Role: the checks that [`PersistentTopic::every_second`] starts. Internal cursors are outside of all of them.
+//! Failure: a check that can't read storage ends; the next one tries again.
+
+use super::PersistentTopic;
+use super::subscription::Subscription;
+use crate::api::{TopicError, TopicErrorKind};
+use crate::ttl::is_expired;
+use meridian_managed_ledger::{AckPosition, LedgerInfo, LogEntry};
+use meridian_types::Position;
+use meridian_wire::payload::summarize;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Entries looked at in one read of an expiry.
+const EXPIRY_READ_ENTRIES: u32 = 1000;
+const EXPIRY_READ_BYTES: u64 = 4 << 20;
+/// After an eviction by size this much of the quota is left, in percent, so that the next message does not evict again.
+const EVICT_TO_PERCENT: u64 = 90;
+
+fn broker_time_ms(entry: &LogEntry) -> u64 {
+    entry.broker_time_ms
+}
+
+impl PersistentTopic {
+    pub(super) fn start_expiry(&self, now_ms: u64) {
+        let ttl_ms = u64::from(self.limits.read().message_ttl_s) * 1000;
+        let Some(topic) = self.me.upgrade().filter(|_| ttl_ms != 0) else { return };
+        let backlogged: Vec<_> = self.all_subscriptions().into_iter().filter(|sub| sub.cursor.backlog_entries() > 0).collect();
+        if backlogged.is_empty() {
+            return;
+        }
+        self.deps.runtime.spawn(async move {
+            for subscription in backlogged {
+                if let Err(error) = topic.expire_older(&subscription, ttl_ms, now_ms).await {
+                    tracing::warn!(topic = %topic.name, subscription = %subscription.name, %error, "expiry failed");
+                }
+            }
+        });
+    }
+
+    pub(super) async fn expire_named(&self, name: &str, older_than_s: u64) -> Result<(), TopicError> {
+        let subscription = self.subscription(name).ok_or_else(|| {
+            TopicError::new(TopicErrorKind::SubscriptionNotFound, format!("Subscription {name} not found"))
+        })?;
+        self.expire_older(&subscription, older_than_s.saturating_mul(1000), self.now_ms()).await?;
+        Ok(())
+    }
+
+    /// Acks what was stored (or fell due, if later) longer ago than that; answers how many entries.
+    async fn expire_older(&self, subscription: &Arc<Subscription>, ttl_ms: u64, now_ms: u64) -> Result<u64, TopicError> {
+        let before_ms = now_ms.saturating_sub(ttl_ms).saturating_add(1);
+        let end = self.log.find_by_time(before_ms, &broker_time_ms).await?;
+        let mut from = subscription.cursor.read_start();
+        let mut expired = 0;
+        while from < end {
+            let entries = self.log.read(from, EXPIRY_READ_ENTRIES, EXPIRY_READ_BYTES).await?;
+            let Some(last) = entries.last() else { break };
+            from = last.position.next_in_ledger();
+            let acks: Vec<AckPosition> = entries
+                .iter()
+                .filter(|entry| entry.position < end && has_expired(entry, ttl_ms, now_ms))
+                .map(|entry| AckPosition { position: entry.position, unacked_batch_indexes: None, messages: 0 })
+                .collect();
+            if !acks.is_empty() {
+                expired += subscription.cursor.ack(&acks).entries;
+            }
+        }
+        self.note_expired(subscription, expired, now_ms);
+        Ok(expired)
+    }
+
+    fn note_expired(&self, subscription: &Arc<Subscription>, expired: u64, now_ms: u64) {
+        if expired == 0 {
+            return;
+        }
+        {
+            let mut state = subscription.state.lock();
+            state.expired_total += expired;
+            state.last_expire_ms = now_ms;
+        }
+        self.acked_by_others(subscription);
+    }
+
+    pub(super) fn start_quota_check(&self, now_ms: u64) {
+        let limits = self.limits();
+        if limits.backlog_quota_bytes == 0 && limits.backlog_quota_s == 0 {
+            self.quota_exceeded.store(false, Ordering::Relaxed);
+            return;
+        }
+        let Some(topic) = self.me.upgrade() else { return };
+        self.deps.runtime.spawn(async move {
+            if let Err(error) = topic.check_quota(now_ms).await {
+                tracing::warn!(topic = %topic.name, %error, "the check of the backlog quota failed");
+            }
+        });
+    }
+
+    async fn check_quota(&self, now_ms: u64) -> Result<(), TopicError> {
+        let limits = self.limits();
+        let ledgers = self.log.info().ledgers;
+        let mut exceeded = false;
+        for subscription in self.all_subscriptions().into_iter().filter(|subscription| subscription.durable) {
+            let start = subscription.cursor.read_start();
+            if subscription.cursor.backlog_entries() == 0 {
+                continue;
+            }
+            let bytes = bytes_from(&ledgers, start);
+            let over_size = limits.backlog_quota_bytes != 0 && bytes > limits.backlog_quota_bytes;
+            let over_age = limits.backlog_quota_s != 0 && self.is_older(start, limits.backlog_quota_s, now_ms).await?;
+            if !over_size && !over_age {
+                continue;
+            }
+            exceeded = true;
+            if limits.backlog_policy != 2 {
+                continue;
+            }
+            if over_size {
+                let keep = limits.backlog_quota_bytes / 100 * EVICT_TO_PERCENT;
+                self.evict_up_to(&subscription, position_with(&ledgers, keep), now_ms);
+            }
+            if over_age {
+                let before_ms = now_ms.saturating_sub(limits.backlog_quota_s * 1000);
+                let end = self.log.find_by_time(before_ms, &broker_time_ms).await?;
+                self.evict_up_to(&subscription, end, now_ms);
+            }
+        }
+        self.quota_exceeded.store(exceeded, Ordering::Relaxed);
+        if exceeded && limits.backlog_policy != 2 {
+            self.with_producers(|side| side.core.close_all());
+        }
+        Ok(())
+    }
+
+    async fn is_older(&self, start: Position, seconds: u64, now_ms: u64) -> Result<bool, TopicError> {
+        let first = self.log.read(start, 1, u64::MAX).await?;
+        Ok(first.first().is_some_and(|entry| now_ms.saturating_sub(entry.broker_time_ms) > seconds.saturating_mul(1000)))
+    }
+
+    /// Acks everything before `end` for a subscription.
+    fn evict_up_to(&self, subscription: &Arc<Subscription>, end: Position, now_ms: u64) {
+        let last = self.log.previous(end);
+        if last < subscription.cursor.read_start() {
+            return;
+        }
+        let ack = AckPosition { position: last, unacked_batch_indexes: None, messages: 0 };
+        let outcome = subscription.cursor.ack_cumulative(ack);
+        tracing::warn!(
+            topic = %self.name, subscription = %subscription.name, entries = outcome.entries,
+            "evicted the oldest part of a backlog over its quota"
+        );
+        self.note_expired(subscription, outcome.entries, now_ms);
+    }
+}
+
+fn has_expired(entry: &LogEntry, ttl_ms: u64, now_ms: u64) -> bool {
+    let deliver_at_ms = || {
+        let at = summarize(&entry.payload).ok()?.deliver_at_time_ms?;
+        u64::try_from(at).ok()
+    };
+    entry.marker || is_expired(entry.broker_time_ms, deliver_at_ms(), ttl_ms, now_ms)
+}
+
+/// Bytes from a position to the end; within a ledger by the mean size of its entries.
+pub(super) fn bytes_from(ledgers: &[LedgerInfo], from: Position) -> u64 {
+    let in_ledger = |ledger: &LedgerInfo| {
+        if ledger.ledger_id > from.ledger_id {
+            ledger.bytes
+        } else if ledger.ledger_id == from.ledger_id && ledger.entries > 0 {
+            let before = u64::try_from(from.entry_id.0).unwrap_or(0).min(ledger.entries);
+            ledger.bytes - ledger.bytes / ledger.entries * before
+        } else {
+            0
+        }
+    };
+    ledgers.iter().map(in_ledger).sum()
+}
+
+/// The first position from which no more than that many bytes follow.
+fn position_with(ledgers: &[LedgerInfo], keep_bytes: u64) -> Position {
+    let mut kept = 0;
+    let mut position = Position::LATEST;
+    for ledger in ledgers.iter().rev() {
+        if kept + ledger.bytes > keep_bytes {
+            let mean = (ledger.bytes / ledger.entries.max(1)).max(1);
+            let entries = (keep_bytes - kept) / mean;
+            let first = ledger.entries.saturating_sub(entries);
+            return Position::new(ledger.ledger_id.0, i64::try_from(first).unwrap_or(i64::MAX));
+        }
+        kept += ledger.bytes;
+        position = Position::new(ledger.ledger_id.0, 0);
+    }
+    position
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_types::{EntryId, LedgerId};
+
+    fn ledger(id: i64, entries: u64, bytes: u64) -> LedgerInfo {
+        LedgerInfo {
+            ledger_id: LedgerId(id),
+            entries,
+            bytes,
+            first_index: 0,
+            last_entry: EntryId(entries as i64 - 1),
+            created_ms: 0,
+            closed_ms: None,
+        }
+    }
+
+    #[test]
+    fn bytes_are_counted_from_the_position_on() {
+        let ledgers = [ledger(1, 10, 1000), ledger(2, 10, 2000)];
+        assert_eq!(bytes_from(&ledgers, Position::new(1, 0)), 3000);
+        assert_eq!(bytes_from(&ledgers, Position::new(1, 4)), 2600);
+        assert_eq!(bytes_from(&ledgers, Position::new(2, 10)), 0);
+        assert_eq!(bytes_from(&ledgers, Position::new(3, 0)), 0);
+    }
+
+    #[test]
+    fn eviction_keeps_the_newest_bytes() {
+        let ledgers = [ledger(1, 10, 1000), ledger(2, 10, 2000)];
+        assert_eq!(position_with(&ledgers, 1000), Position::new(2, 5));
+        assert_eq!(position_with(&ledgers, 2500), Position::new(1, 5));
+        assert_eq!(position_with(&ledgers, 5000), Position::new(1, 0));
+    }
+}

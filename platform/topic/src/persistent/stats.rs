@@ -1,0 +1,280 @@
+//! Figures of a topic, made when asked for; rates are sampled once a second from growing counters.
+
+use super::PersistentTopic;
+use super::consuming::REPLICATED_PROPERTY;
+use super::producing::ProducerSide;
+use super::quota::bytes_from;
+use super::subscription::{Active, Peer, Subscription};
+use crate::api::{ConsumerKey, ConsumerStats, ProducerKey, ProducerStats, SubscriptionStats, TopicStats};
+use crate::dispatch::Consumer;
+use crate::rates::Rate;
+use std::sync::atomic::Ordering;
+
+/// Rates of one consumer.
+#[derive(Debug, Default)]
+pub(super) struct ConsumerRates {
+    messages: Rate,
+    bytes: Rate,
+    redelivered: Rate,
+    acked: Rate,
+}
+
+impl ConsumerRates {
+    fn sample(&mut self, consumer: &Consumer, now_ms: u64) {
+        let counters = consumer.counters;
+        self.messages.sample(counters.messages_out, now_ms);
+        self.bytes.sample(counters.bytes_out, now_ms);
+        self.redelivered.sample(counters.redelivered, now_ms);
+        self.acked.sample(counters.acked, now_ms);
+    }
+}
+
+/// Rates of the producers and of all together.
+#[derive(Debug, Default)]
+pub(super) struct ProducerRates {
+    each: Vec<(ProducerKey, Rate, Rate)>,
+    messages: Rate,
+    bytes: Rate,
+}
+
+impl ProducerRates {
+    fn of(&self, key: ProducerKey) -> (f64, f64) {
+        let found = self.each.iter().find(|(other, _, _)| *other == key);
+        found.map_or((0.0, 0.0), |(_, messages, bytes)| (messages.per_second(), bytes.per_second()))
+    }
+}
+
+/// Publish latencies in buckets of two per octave; an old sample counts half after every [`LATENCY_SAMPLES`].
+#[derive(Debug)]
+pub(super) struct LatencyHistogram {
+    buckets: [u32; 64],
+    samples: u32,
+}
+
+/// Samples after which all counts are halved.
+const LATENCY_SAMPLES: u32 = 10_000;
+
+impl Default for LatencyHistogram {
+    fn default() -> Self {
+        Self { buckets: [0; 64], samples: 0 }
+    }
+}
+
+impl LatencyHistogram {
+    pub(super) fn add(&mut self, latency_us: u64) {
+        let value = latency_us.max(1);
+        let octave = value.ilog2();
+        let upper_half = (value >> octave.saturating_sub(1)) & 1;
+        let bucket = (octave * 2 + if octave == 0 { 0 } else { upper_half as u32 }).min(63);
+        self.buckets[bucket as usize] += 1;
+        self.samples += 1;
+        if self.samples >= LATENCY_SAMPLES {
+            self.samples = 0;
+            for count in &mut self.buckets {
+                *count /= 2;
+                self.samples += *count;
+            }
+        }
+    }
+
+    /// Upper bound of the bucket that holds the quantile, 0 without samples.
+    pub(super) fn quantile(&self, quantile: f64) -> u64 {
+        let wanted = (f64::from(self.samples) * quantile).ceil() as u32;
+        let mut seen = 0;
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if wanted > 0 && seen >= wanted {
+                let octave = bucket as u32 / 2;
+                let base = 1u64 << octave;
+                return if bucket % 2 == 0 { base + base / 2 } else { base * 2 };
+            }
+        }
+        0
+    }
+}
+
+impl PersistentTopic {
+    pub(super) fn sample_rates(&self, now_ms: u64) {
+        for subscription in self.connected_subscriptions() {
+            let mut state = subscription.state.lock();
+            let expired = state.expired_total;
+            state.expired_rate.sample(expired, now_ms);
+            let Some(active) = state.active.as_mut() else { continue };
+            for peer in &mut active.peers {
+                if let Some(consumer) = active.core.consumers().iter().find(|consumer| consumer.key == peer.key) {
+                    peer.rates.sample(consumer, now_ms);
+                }
+            }
+        }
+        if let Some(side) = self.producers.lock().as_mut() {
+            side.sample(now_ms);
+        }
+    }
+
+    pub(super) fn figures(&self) -> TopicStats {
+        let log = self.log.info();
+        let subscriptions: Vec<SubscriptionStats> =
+            self.all_subscriptions().iter().map(|subscription| subscription_stats(subscription)).collect();
+        let start = self.all_subscriptions().iter().filter(|sub| sub.durable).map(|sub| sub.cursor.read_start()).min();
+        let guard = self.producers.lock();
+        let side = guard.as_ref();
+        let (messages_in, bytes_in) = side.map_or((0, 0), |side| (side.messages_in, side.bytes_in));
+        TopicStats {
+            messages_in,
+            bytes_in,
+            messages_out: subscriptions.iter().map(|stats| stats.messages_out).sum(),
+            bytes_out: subscriptions.iter().map(|stats| stats.bytes_out).sum(),
+            rate_in: side.map_or(0.0, |side| side.rates.messages.per_second()),
+            throughput_in: side.map_or(0.0, |side| side.rates.bytes.per_second()),
+            rate_out: subscriptions.iter().map(|stats| stats.rate_out).sum(),
+            throughput_out: subscriptions.iter().map(|stats| stats.throughput_out).sum(),
+            average_message_bytes: if messages_in == 0 { 0.0 } else { bytes_in as f64 / messages_in as f64 },
+            storage_bytes: log.bytes,
+            backlog_bytes: start.map_or(0, |start| bytes_from(&log.ledgers, start)),
+            topic_epoch: side.and_then(|side| side.core.epoch()),
+            deduplication: self.limits.read().deduplication,
+            publish_latency_us_p50: side.map_or(0, |side| side.latency.quantile(0.5)),
+            publish_latency_us_p99: side.map_or(0, |side| side.latency.quantile(0.99)),
+            producers: side.map(|side| side.producer_stats()).unwrap_or_default(),
+            waiting_producers: side.map_or(0, |side| side.core.waiters()),
+            subscriptions,
+            log: Some(log),
+            loaded_ms: self.loaded_ms,
+            last_activity_ms: self.last_activity_ms.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn figures_of(&self, key: ConsumerKey) -> Option<(ConsumerStats, SubscriptionStats)> {
+        let subscription = self.subscription_of(key)?;
+        let stats = subscription_stats(&subscription);
+        let state = subscription.state.lock();
+        let active = state.active.as_ref()?;
+        Some((consumer_stats(active, active.peer(key)?)?, stats))
+    }
+}
+
+impl ProducerSide {
+    fn sample(&mut self, now_ms: u64) {
+        self.rates.messages.sample(self.messages_in, now_ms);
+        self.rates.bytes.sample(self.bytes_in, now_ms);
+        let mut each = Vec::with_capacity(self.rates.each.len());
+        for producer in self.core.present() {
+            let known = self.rates.each.iter().find(|(key, _, _)| *key == producer.key);
+            let (mut messages, mut bytes) = known.map_or((Rate::default(), Rate::default()), |(_, a, b)| (*a, *b));
+            messages.sample(producer.counters.messages_in, now_ms);
+            bytes.sample(producer.counters.bytes_in, now_ms);
+            each.push((producer.key, messages, bytes));
+        }
+        self.rates.each = each;
+    }
+
+    fn producer_stats(&self) -> Vec<ProducerStats> {
+        let stats = |producer: &crate::producers::Producer<super::producing::Client>| {
+            let (rate_in, throughput_in) = self.rates.of(producer.key);
+            ProducerStats {
+                producer_id: producer.producer_id,
+                name: producer.name.to_string(),
+                access_mode: producer.access_mode,
+                address: producer.sink.0.peer_address(),
+                client_version: producer.sink.0.client_version(),
+                connected_since_ms: producer.connected_ms,
+                metadata: producer.metadata.clone(),
+                messages_in: producer.counters.messages_in,
+                bytes_in: producer.counters.bytes_in,
+                rate_in,
+                throughput_in,
+            }
+        };
+        self.core.present().map(stats).collect()
+    }
+}
+
+fn consumer_stats(active: &Active, peer: &Peer) -> Option<ConsumerStats> {
+    let consumer = active.core.consumers().iter().find(|consumer| consumer.key == peer.key)?;
+    Some(ConsumerStats {
+        consumer_id: peer.consumer_id,
+        name: consumer.name.to_string(),
+        address: peer.sink.peer_address(),
+        client_version: peer.sink.client_version(),
+        connected_since_ms: peer.connected_ms,
+        metadata: peer.metadata.clone(),
+        available_permits: consumer.permits,
+        unacked_messages: consumer.unacked,
+        blocked_on_unacked: consumer.blocked,
+        messages_out: consumer.counters.messages_out,
+        bytes_out: consumer.counters.bytes_out,
+        rate_out: peer.rates.messages.per_second(),
+        throughput_out: peer.rates.bytes.per_second(),
+        rate_redeliver: peer.rates.redelivered.per_second(),
+        ack_rate: peer.rates.acked.per_second(),
+        last_acked_ms: consumer.counters.last_acked_ms,
+        last_consumed_ms: consumer.counters.last_consumed_ms,
+        key_hash_ranges: active.core.key_ranges(consumer.key),
+    })
+}
+
+fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
+    let cursor = subscription.cursor.info();
+    let state = subscription.state.lock();
+    let active = state.active.as_deref();
+    let consumers: Vec<ConsumerStats> =
+        active.map(|active| active.peers.iter().filter_map(|peer| consumer_stats(active, peer)).collect()).unwrap_or_default();
+    let core = active.map(|active| &active.core);
+    let last = |of: &dyn Fn(&Consumer) -> u64| core.and_then(|core| core.consumers().iter().map(of).max()).unwrap_or(0);
+    let active_name = core.and_then(|core| {
+        let key = core.active()?;
+        core.consumers().iter().find(|consumer| consumer.key == key).map(|consumer| consumer.name.to_string())
+    });
+    SubscriptionStats {
+        name: subscription.name.to_string(),
+        sub_type: core.map(|core| core.sub_type()),
+        durable: subscription.durable,
+        replicated: cursor.properties.get(REPLICATED_PROPERTY).is_some_and(|value| value == "1"),
+        backlog_entries: cursor.backlog_entries,
+        delayed_entries: core.map_or(0, |core| core.delayed_entries()),
+        unacked_messages: core.map_or(0, |core| core.unacked()),
+        blocked_on_unacked: core.is_some_and(|core| core.blocked()),
+        active_consumer: active_name,
+        messages_out: active.map_or(0, |active| active.past_messages_out)
+            + consumers.iter().map(|stats| stats.messages_out).sum::<u64>(),
+        bytes_out: active.map_or(0, |active| active.past_bytes_out)
+            + consumers.iter().map(|stats| stats.bytes_out).sum::<u64>(),
+        rate_out: consumers.iter().map(|stats| stats.rate_out).sum(),
+        throughput_out: consumers.iter().map(|stats| stats.throughput_out).sum(),
+        rate_redeliver: consumers.iter().map(|stats| stats.rate_redeliver).sum(),
+        rate_expired: state.expired_rate.per_second(),
+        expired_total: state.expired_total,
+        last_expire_ms: state.last_expire_ms,
+        last_consumed_flow_ms: last(&|consumer| consumer.counters.last_flow_ms),
+        last_consumed_ms: last(&|consumer| consumer.counters.last_consumed_ms),
+        last_acked_ms: last(&|consumer| consumer.counters.last_acked_ms),
+        last_mark_delete_ms: cursor.last_active_ms,
+        waiting: waiting(&state),
+        consumers,
+        cursor: Some(cursor),
+    }
+}
+
+fn waiting(state: &super::subscription::State) -> Option<String> {
+    if state.fenced {
+        return Some("seek, reset or delete under way".to_owned());
+    }
+    state.active.as_ref()?.core.waiting().describe()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LatencyHistogram;
+
+    #[test]
+    fn quantiles_are_within_half_an_octave() {
+        let mut histogram = LatencyHistogram::default();
+        assert_eq!(histogram.quantile(0.5), 0);
+        for value in 1..=1000 {
+            histogram.add(value);
+        }
+        let (p50, p99) = (histogram.quantile(0.5), histogram.quantile(0.99));
+        assert!((500..=768).contains(&p50), "{p50}");
+        assert!((990..=1024).contains(&p99), "{p99}");
+    }
+}

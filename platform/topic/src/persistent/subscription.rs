@@ -1,0 +1,347 @@
+//! One subscription of a persistent topic: the shell around its dispatcher and cursor.
+//!
+//! Role: executes the dispatcher's effects under the subscription's lock, so that a client sees them in order; reads that
+//! the tail cache can't answer run as tasks that come back with what they found.
+//! Invariants: B1 effects are executed in the order in which they were decided; B2 a subscription that is fenced (seek,
+//! delete) takes no consumer; B3 nothing waits while the lock is held.
+//! Failure: reads are repeated with growing pauses until the subscription is closed.
+//! Must never know: other subscriptions, producers.
+
+use super::PersistentTopic;
+use super::entries::{Sorted, View, sort_out};
+use crate::api::{ClientSink, ConsumerKey, SubscribeRequest, SubscriptionType};
+use crate::dispatch::{Dispatcher, Effect};
+use crate::rates::Rate;
+use meridian_managed_ledger::{AckPosition, Cursor, LogEntry, LogError};
+use meridian_types::Position;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// First pause after a failed read; doubled up to [`READ_RETRY_MAX`].
+const READ_RETRY_FIRST: Duration = Duration::from_millis(50);
+const READ_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// A consumer as the shell knows it.
+pub(super) struct Peer {
+    pub(super) key: ConsumerKey,
+    pub(super) consumer_id: u64,
+    pub(super) sink: Arc<dyn ClientSink>,
+    pub(super) metadata: BTreeMap<String, String>,
+    pub(super) connected_ms: u64,
+    pub(super) told_end: bool,
+    pub(super) rates: super::stats::ConsumerRates,
+}
+
+impl Peer {
+    pub(super) fn new(key: ConsumerKey, request: &SubscribeRequest, now_ms: u64) -> Self {
+        Self {
+            key,
+            consumer_id: request.consumer_id,
+            sink: request.sink.clone(),
+            metadata: request.metadata.clone(),
+            connected_ms: now_ms,
+            told_end: false,
+            rates: super::stats::ConsumerRates::default(),
+        }
+    }
+}
+
+/// The part that exists while there are consumers, or were.
+pub(super) struct Active {
+    pub(super) core: Dispatcher,
+    pub(super) peers: Vec<Peer>,
+    /// Counters of consumers that left.
+    pub(super) past_messages_out: u64,
+    pub(super) past_bytes_out: u64,
+    pub(super) past_redelivered: u64,
+}
+
+impl Active {
+    pub(super) fn new(core: Dispatcher) -> Self {
+        Self { core, peers: Vec::new(), past_messages_out: 0, past_bytes_out: 0, past_redelivered: 0 }
+    }
+
+    /// A consumer leaves; its counters stay in the sums.
+    pub(super) fn remove(&mut self, key: ConsumerKey, now_ms: u64, first_unacked: Position) {
+        if let Some(consumer) = self.core.consumers().iter().find(|consumer| consumer.key == key) {
+            self.past_messages_out += consumer.counters.messages_out;
+            self.past_bytes_out += consumer.counters.bytes_out;
+            self.past_redelivered += consumer.counters.redelivered;
+        }
+        self.core.leave(key, now_ms, first_unacked);
+        self.peers.retain(|peer| peer.key != key);
+    }
+
+    pub(super) fn peer(&self, key: ConsumerKey) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.key == key)
+    }
+}
+
+/// What the lock guards.
+pub(super) struct State {
+    pub(super) active: Option<Box<Active>>,
+    /// A seek, reset or delete is under way, or the subscription is gone.
+    pub(super) fenced: bool,
+    pub(super) gone: bool,
+    /// Nothing above it was ever acked.
+    pub(super) highest_acked: Position,
+    pub(super) last_expire_ms: u64,
+    pub(super) expired_total: u64,
+    pub(super) expired_rate: Rate,
+}
+
+/// One subscription.
+pub(super) struct Subscription {
+    pub(super) name: Arc<str>,
+    pub(super) cursor: Arc<Cursor>,
+    pub(super) durable: bool,
+    /// In the topic's list of those to call when something is confirmed.
+    pub(super) listed: AtomicBool,
+    pub(super) state: Mutex<State>,
+}
+
+impl Subscription {
+    /// `last_confirmed` of the log at this moment: what may be acked from an earlier life is not above it.
+    pub(super) fn new(name: Arc<str>, cursor: Arc<Cursor>, durable: bool, last_confirmed: Position) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            cursor,
+            durable,
+            listed: AtomicBool::new(false),
+            state: Mutex::new(State {
+                active: None,
+                fenced: false,
+                gone: false,
+                highest_acked: last_confirmed,
+                last_expire_ms: 0,
+                expired_total: 0,
+                expired_rate: Rate::default(),
+            }),
+        })
+    }
+
+    /// Runs `event` on the dispatcher, if there is one, and then everything that follows from it.
+    pub(super) fn with_core<R>(
+        self: &Arc<Self>,
+        topic: &PersistentTopic,
+        event: impl FnOnce(&mut Active, u64) -> R,
+    ) -> Option<R> {
+        let mut state = self.state.lock();
+        let active = state.active.as_mut()?;
+        let result = event(active, topic.now_ms());
+        self.run(topic, &mut state);
+        Some(result)
+    }
+
+    /// Executes effects until everything waits (B1).
+    pub(super) fn run(self: &Arc<Self>, topic: &PersistentTopic, state: &mut MutexGuard<'_, State>) {
+        let now_ms = topic.now_ms();
+        loop {
+            let Some(active) = state.active.as_mut() else { return };
+            if state.fenced {
+                return;
+            }
+            let Some(effect) = active.core.next_effect(now_ms) else { return };
+            match effect {
+                Effect::Deliver { consumer, deliveries } => {
+                    let Some(peer) = active.peers.iter().find(|peer| peer.key == consumer) else { continue };
+                    peer.sink.deliver(peer.consumer_id, deliveries);
+                    let writable = peer.sink.is_writable();
+                    active.core.set_writable(consumer, writable);
+                }
+                Effect::ActiveChanged { consumer, is_active } => {
+                    if let Some(peer) = active.peer(consumer) {
+                        peer.sink.active_consumer_changed(peer.consumer_id, is_active);
+                    }
+                }
+                Effect::Read { ticket, from, max_entries, max_bytes } => {
+                    match topic.log.try_read_cached(from, max_entries, max_bytes) {
+                        Some(entries) => self.read_done(state, ticket, from, entries, now_ms),
+                        None => self.read_later(topic, ticket, from, max_entries, max_bytes),
+                    }
+                }
+                Effect::ReadAt { ticket, positions } => match cached_at(topic, &positions) {
+                    Some(entries) => self.replay_read_done(state, ticket, &positions, entries, now_ms),
+                    None => self.read_at_later(topic, ticket, positions),
+                },
+                Effect::WaitForData { from } => {
+                    topic.list_for_data(self);
+                    let last = topic.log.last_confirmed();
+                    if last >= from && last > active.core.last_confirmed() {
+                        active.core.data_available(last);
+                    }
+                }
+                Effect::WakeAt { at_ms } => self.wake_later(topic, at_ms.saturating_sub(now_ms)),
+            }
+        }
+    }
+
+    fn sort_out(&self, state: &mut MutexGuard<'_, State>, entries: Vec<LogEntry>) -> Option<Sorted> {
+        let sub_type = state.active.as_ref()?.core.sub_type();
+        let view = View { sub_type, highest_acked: state.highest_acked };
+        let sorted = sort_out(entries, view, &self.cursor);
+        if let Some(last) = sorted.markers.last() {
+            let whole = |position: &Position| AckPosition { position: *position, unacked_batch_indexes: None, messages: 0 };
+            self.cursor.ack(&sorted.markers.iter().map(whole).collect::<Vec<_>>());
+            state.highest_acked = state.highest_acked.max(*last);
+        }
+        Some(sorted)
+    }
+
+    fn read_done(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        ticket: u64,
+        from: Position,
+        entries: Vec<LogEntry>,
+        now_ms: u64,
+    ) {
+        let next = entries.last().map_or(from, |entry| entry.position.next_in_ledger());
+        let Some(sorted) = self.sort_out(state, entries) else { return };
+        if let Some(active) = state.active.as_mut() {
+            active.core.read_done(ticket, sorted.candidates, next, now_ms);
+        }
+    }
+
+    fn replay_read_done(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        ticket: u64,
+        asked: &[Position],
+        entries: Vec<LogEntry>,
+        now_ms: u64,
+    ) {
+        let Some(sorted) = self.sort_out(state, entries) else { return };
+        let found: Vec<Position> = sorted.candidates.iter().map(|candidate| candidate.entry.position).collect();
+        let gone: Vec<Position> = asked.iter().copied().filter(|position| found.binary_search(position).is_err()).collect();
+        if let Some(active) = state.active.as_mut() {
+            active.core.replay_read_done(ticket, sorted.candidates, &gone, now_ms);
+        }
+    }
+
+    fn read_later(self: &Arc<Self>, topic: &PersistentTopic, ticket: u64, from: Position, max: u32, max_bytes: u64) {
+        let (subscription, Some(topic)) = (self.clone(), topic.me.upgrade()) else { return };
+        let runtime = topic.deps.runtime.clone();
+        runtime.spawn(async move {
+            let read = async || topic.log.read(from, max, max_bytes).await;
+            let Some(entries) = subscription.until_read(&topic, read).await else { return };
+            let mut state = subscription.state.lock();
+            subscription.read_done(&mut state, ticket, from, entries, topic.now_ms());
+            subscription.run(&topic, &mut state);
+        });
+    }
+
+    fn read_at_later(self: &Arc<Self>, topic: &PersistentTopic, ticket: u64, positions: Vec<Position>) {
+        let (subscription, Some(topic)) = (self.clone(), topic.me.upgrade()) else { return };
+        let runtime = topic.deps.runtime.clone();
+        runtime.spawn(async move {
+            let read = async || read_at(&topic, &positions).await;
+            let Some(entries) = subscription.until_read(&topic, read).await else { return };
+            let mut state = subscription.state.lock();
+            subscription.replay_read_done(&mut state, ticket, &positions, entries, topic.now_ms());
+            subscription.run(&topic, &mut state);
+        });
+    }
+
+    /// Repeats a read until it succeeds; `None` once nobody waits for it any more.
+    async fn until_read(
+        &self,
+        topic: &PersistentTopic,
+        read: impl AsyncFn() -> Result<Vec<LogEntry>, LogError>,
+    ) -> Option<Vec<LogEntry>> {
+        let mut pause = READ_RETRY_FIRST;
+        loop {
+            match read().await {
+                Ok(entries) => return Some(entries),
+                Err(LogError::Closed(_) | LogError::NoSuchLog(_)) => return None,
+                Err(error) => {
+                    tracing::warn!(topic = %topic.name, subscription = %self.name, %error, "a read failed, trying again");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(READ_RETRY_MAX);
+            let state = self.state.lock();
+            if state.gone || state.active.as_ref().is_none_or(|active| active.peers.is_empty()) {
+                // The ticket is cancelled: whoever comes next starts a read of its own.
+                return None;
+            }
+        }
+    }
+
+    fn wake_later(self: &Arc<Self>, topic: &PersistentTopic, after_ms: u64) {
+        let (subscription, topic) = (self.clone(), topic.me.clone());
+        let Some(runtime) = topic.upgrade().map(|topic| topic.deps.runtime.clone()) else { return };
+        runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(after_ms)).await;
+            let Some(topic) = topic.upgrade() else { return };
+            let first_unacked = subscription.cursor.read_start();
+            subscription.with_core(&topic, |active, now_ms| active.core.wake(now_ms, first_unacked));
+        });
+    }
+
+    /// Something was confirmed.
+    pub(super) fn data_available(self: &Arc<Self>, topic: &PersistentTopic, last_confirmed: Position) {
+        self.listed.store(false, Ordering::Release);
+        self.with_core(topic, |active, _| active.core.data_available(last_confirmed));
+    }
+
+    /// Type of the consumers there are, if any.
+    pub(super) fn connected_type(state: &State) -> Option<SubscriptionType> {
+        let active = state.active.as_ref()?;
+        (!active.peers.is_empty()).then(|| active.core.sub_type())
+    }
+}
+
+/// Runs of neighbouring positions.
+fn runs(positions: &[Position]) -> Vec<(Position, u32)> {
+    let mut runs: Vec<(Position, u32)> = Vec::new();
+    for position in positions {
+        match runs.last_mut() {
+            Some((first, count))
+                if first.ledger_id == position.ledger_id
+                    && first.entry_id.0 + i64::from(*count) == position.entry_id.0 =>
+            {
+                *count += 1;
+            }
+            _ => runs.push((*position, 1)),
+        }
+    }
+    runs
+}
+
+/// From the tail cache, if every entry asked for is there.
+fn cached_at(topic: &PersistentTopic, positions: &[Position]) -> Option<Vec<LogEntry>> {
+    let mut out = Vec::with_capacity(positions.len());
+    for (first, count) in runs(positions) {
+        let found = topic.log.try_read_cached(first, count, u64::MAX)?;
+        if found.len() < count as usize || found.last()?.position != last_of(first, count) {
+            return None;
+        }
+        out.extend(found);
+    }
+    Some(out)
+}
+
+/// Those of the positions that exist; a read may bring less than asked, so each run is read to its end.
+async fn read_at(topic: &PersistentTopic, positions: &[Position]) -> Result<Vec<LogEntry>, LogError> {
+    let mut out = Vec::with_capacity(positions.len());
+    for (first, count) in runs(positions) {
+        let last = last_of(first, count);
+        let mut from = first;
+        while from <= last {
+            let wanted = (last.entry_id.0 - from.entry_id.0 + 1) as u32;
+            let found = topic.log.read(from, wanted, u64::MAX).await?;
+            let Some(read_to) = found.last().map(|entry| entry.position) else { break };
+            out.extend(found.into_iter().filter(|entry| entry.position <= last));
+            from = read_to.next_in_ledger();
+        }
+    }
+    Ok(out)
+}
+
+fn last_of(first: Position, count: u32) -> Position {
+    Position::new(first.ledger_id.0, first.entry_id.0 + i64::from(count) - 1)
+}

@@ -1,0 +1,197 @@
+//! Sends in, appends out, answers in order.
+
+use super::{Answer, Producer, ProducerEffect, Producers, Unanswered};
+use crate::api::{ProducerKey, Publish, Receipt, TopicError, TopicErrorKind};
+use crate::dedup::{Sequence, Verdict};
+use meridian_managed_ledger::{AppendRequest, Appended};
+use meridian_types::Position;
+
+/// A send with what the shell found out about it.
+#[derive(Debug, Clone)]
+pub(crate) struct Send {
+    pub(crate) publish: Publish,
+    /// What deduplication looks at; `None` = nothing (markers).
+    pub(crate) sequence: Option<Sequence>,
+    /// The shell's check refuses it.
+    pub(crate) refusal: Option<Box<TopicError>>,
+}
+
+impl<S: Clone + PartialEq> Producers<S> {
+    /// Takes a run of sends of one producer; what has to be appended, in order. An unknown producer's are dropped: it
+    /// was told to close.
+    pub(crate) fn publish(
+        &mut self,
+        key: ProducerKey,
+        sends: Vec<Send>,
+        now_us: u64,
+        now_ms: u64,
+    ) -> Vec<AppendRequest> {
+        let Some(index) = self.index_of(key).filter(|index| self.list[*index].present()) else { return Vec::new() };
+        let mut appends = Vec::with_capacity(sends.len());
+        for send in sends {
+            let Send { publish, sequence, refusal } = send;
+            let answer = match refusal {
+                Some(error) => Answer::Refuse(error),
+                None => self.decide(index, &publish, sequence, now_ms),
+            };
+            if let Answer::Append(token) = answer {
+                let producer = &mut self.list[index];
+                producer.counters.messages_in += u64::from(publish.messages);
+                producer.counters.bytes_in += publish.payload.len() as u64;
+                appends.push(AppendRequest {
+                    payload: publish.payload,
+                    messages: if publish.marker { 0 } else { publish.messages },
+                    marker: publish.marker,
+                    origin: None,
+                    token,
+                });
+            }
+            self.list[index].unanswered += 1;
+            self.unanswered.push_back(Unanswered {
+                key,
+                answer,
+                sequence_id: publish.sequence_id,
+                highest_sequence_id: publish.highest_sequence_id,
+                sequence,
+                at_us: now_us,
+            });
+        }
+        self.answer_decided();
+        self.flush_receipts();
+        appends
+    }
+
+    fn decide(&mut self, index: usize, publish: &Publish, sequence: Option<Sequence>, now_ms: u64) -> Answer {
+        if publish.highest_sequence_id.is_some_and(|highest| highest < publish.sequence_id) {
+            return Answer::Refuse(Box::new(TopicError::new(
+                TopicErrorKind::Metadata,
+                "Invalid lowest or highest sequence id",
+            )));
+        }
+        let verdict = match (&mut self.dedup, sequence) {
+            (Some(dedup), Some(sequence)) => dedup.decide(&self.list[index].name, &sequence, now_ms),
+            _ => Verdict::Store,
+        };
+        match verdict {
+            Verdict::Store => {
+                self.next_token += 1;
+                Answer::Append(self.next_token)
+            }
+            Verdict::Duplicate => Answer::Duplicate,
+            Verdict::Unknown => Answer::Refuse(Box::new(TopicError::new(
+                TopicErrorKind::Persistence,
+                "Cannot determine whether the message is a duplicate at this time",
+            ))),
+        }
+    }
+
+    /// The log has confirmed entries, in append order (P1). Answers how long the first of them took.
+    pub(crate) fn confirmed(&mut self, entries: &[Appended], now_us: u64) -> Option<u64> {
+        let mut latency_us = None;
+        for entry in entries {
+            self.answer_decided();
+            let Some(sent) = self.take(entry.token) else { continue };
+            latency_us = latency_us.or(Some(now_us.saturating_sub(sent.at_us)));
+            if let Some(index) = self.index_of(sent.key) {
+                if let (Some(dedup), Some(sequence)) = (&mut self.dedup, &sent.sequence) {
+                    dedup.confirm(&self.list[index].name, sequence);
+                }
+                self.receipt(index, &sent, entry.position);
+            }
+        }
+        self.answer_decided();
+        self.flush_receipts();
+        latency_us
+    }
+
+    /// The log has refused appends, or does not know their outcome (P4). `close` = their producers have to come back.
+    pub(crate) fn failed(&mut self, tokens: &[u64], error: &TopicError, close: bool) {
+        let mut broken: Vec<ProducerKey> = Vec::new();
+        for token in tokens {
+            self.answer_decided();
+            let Some(sent) = self.take(*token) else { continue };
+            self.flush_receipts();
+            self.refuse(&sent, error.clone());
+            if let (Some(dedup), Some(sequence)) = (&mut self.dedup, &sent.sequence)
+                && let Ok(index) = self.list.binary_search_by_key(&sent.key, |producer| producer.key)
+            {
+                dedup.refuse(&self.list[index].name, sequence);
+            }
+            if close && broken.last() != Some(&sent.key) && !broken.contains(&sent.key) {
+                broken.push(sent.key);
+            }
+        }
+        self.answer_decided();
+        self.flush_receipts();
+        for key in broken {
+            self.close(key);
+        }
+        self.drop_answered();
+    }
+
+    /// The unanswered send of a token: the oldest one that waits for the log, unless an answer was lost.
+    fn take(&mut self, token: u64) -> Option<Unanswered> {
+        if self.unanswered.front().is_some_and(|sent| sent.answer == Answer::Append(token)) {
+            return self.unanswered.pop_front();
+        }
+        let index = self.unanswered.iter().position(|sent| sent.answer == Answer::Append(token))?;
+        self.unanswered.remove(index)
+    }
+
+    /// Answers what stands in front of the queue and needs nothing from the log.
+    fn answer_decided(&mut self) {
+        while let Some(sent) = self.unanswered.pop_front_if(|sent| !matches!(sent.answer, Answer::Append(_))) {
+            match &sent.answer {
+                Answer::Refuse(error) => {
+                    self.flush_receipts();
+                    self.refuse(&sent, (**error).clone());
+                }
+                Answer::Duplicate | Answer::Append(_) => {
+                    if let Some(index) = self.index_of(sent.key) {
+                        self.receipt(index, &sent, Position::EARLIEST);
+                    }
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, sent: &Unanswered, error: TopicError) {
+        let Some(index) = self.index_of(sent.key) else { return };
+        let producer = &mut self.list[index];
+        producer.unanswered -= 1;
+        let sequence_id = sent.highest_sequence_id.unwrap_or(0).max(sent.sequence_id);
+        let (sink, producer_id) = (producer.sink.clone(), producer.producer_id);
+        self.effects.push_back(ProducerEffect::SendError { sink, producer_id, sequence_id, error });
+    }
+
+    fn receipt(&mut self, index: usize, sent: &Unanswered, position: Position) {
+        let producer: &mut Producer<S> = &mut self.list[index];
+        producer.unanswered -= 1;
+        if producer.receipts.is_empty() {
+            self.touched.push(producer.key);
+        }
+        producer.receipts.push(Receipt {
+            sequence_id: sent.sequence_id,
+            highest_sequence_id: sent.highest_sequence_id.unwrap_or(0),
+            position,
+        });
+    }
+
+    /// One effect for each producer with answers.
+    fn flush_receipts(&mut self) {
+        for key in std::mem::take(&mut self.touched) {
+            let Some(index) = self.index_of(key) else { continue };
+            let producer = &mut self.list[index];
+            let receipts = std::mem::take(&mut producer.receipts);
+            let (sink, producer_id) = (producer.sink.clone(), producer.producer_id);
+            self.effects.push_back(ProducerEffect::Receipts { sink, producer_id, receipts });
+            self.drop_if_answered(index);
+        }
+    }
+
+    fn drop_answered(&mut self) {
+        for index in (0..self.list.len()).rev() {
+            self.drop_if_answered(index);
+        }
+    }
+}
