@@ -6,9 +6,13 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod clock;
 pub mod compaction;
 pub mod dedup;
 pub mod delayed;
+mod dispatch;
+pub mod persistent;
+mod producers;
 pub mod rates;
 pub mod selector;
 pub mod ttl;
@@ -19,3 +23,5 @@ pub use api::{
     SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError, TopicErrorKind, TopicHandle, TopicLimits,
     TopicStats,
 };
+pub use clock::{Clock, SystemClock};
+pub use persistent::{PersistentTopic, TopicDeps, TopicEvents, log_name};

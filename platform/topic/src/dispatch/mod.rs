@@ -299,9 +299,10 @@ impl Dispatcher {
     }
 
     /// Whether a consumer's sink takes more.
-XX = std::mem::replace(&mut self.consumers[index].writable, writable);
-        if writable && !before {
-            }
+    pub(crate) fn set_writable(&mut self, key: ConsumerKey, writable: bool) {
+        if let Some(index) = self.index_of(key) {
+            self.consumers[index].writable = writable;
+        }
     }
 
     /// Where the log ends now.
@@ -556,3 +557,8 @@ fn stall_of<'a>(consumers: impl Iterator<Item = &'a Consumer>) -> Waiting {
     }
     if permits { Waiting::NotWritable } else { Waiting::NoPermits }
 }
+
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod tests;
