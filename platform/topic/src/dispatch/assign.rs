@@ -96,7 +96,8 @@ impl Dispatcher {
 
     /// The consumer whose turn it is: best priority first, runs of `round_robin_entries`.
     fn next_turn(&mut self, turn: &mut Option<Turn>) -> Option<usize> {
-        let best = self.consumers.iter().filter(|consumer| consumer.available()).map(|consumer| consumer.priority).min()?;
+        let best =
+            self.consumers.iter().filter(|consumer| consumer.available()).map(|consumer| consumer.priority).min()?;
         if let Some(Turn { index, left }) = turn
             && *left > 0
             && self.consumers[*index].available()

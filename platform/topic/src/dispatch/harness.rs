@@ -231,8 +231,11 @@ impl Harness {
     fn read(&mut self, ticket: u64, from: Position, max_entries: u32) {
         let first = if from.ledger_id.0 < 1 { 0 } else { from.entry_id.0 };
         let last = (first + i64::from(max_entries)).min(self.log.len() as i64);
-        let entries: Vec<Candidate> =
-            (first..last).map(at).filter(|position| !self.acked.contains(position)).map(|p| self.candidate(p)).collect();
+        let entries: Vec<Candidate> = (first..last)
+            .map(at)
+            .filter(|position| !self.acked.contains(position))
+            .map(|p| self.candidate(p))
+            .collect();
         let next = if last > first { at(last) } else { from };
         self.core.read_done(ticket, entries, next, self.now_ms);
     }

@@ -212,10 +212,6 @@ impl Dispatcher {
         &self.consumers
     }
 
-    pub(crate) fn read_position(&self) -> Position {
-        self.read_position
-    }
-
     /// Where the log ended when last told.
     pub(crate) fn last_confirmed(&self) -> Position {
         self.last_confirmed
@@ -275,8 +271,7 @@ impl Dispatcher {
     }
 
     fn update_subscription_blocked(&mut self) {
-        self.blocked =
-            consumer::blocked_after(self.blocked, self.unacked, self.limits.max_unacked_per_subscription);
+        self.blocked = consumer::blocked_after(self.blocked, self.unacked, self.limits.max_unacked_per_subscription);
     }
 
     /// Whether nothing more may be sent of what the dispatch rate allowed for this round.
@@ -477,13 +472,7 @@ impl Dispatcher {
     }
 
     /// Replay read: the entries found, and those that do not exist or are acked.
-    pub(crate) fn replay_read_done(
-        &mut self,
-        ticket: u64,
-        entries: Vec<Candidate>,
-        gone: &[Position],
-        now_ms: u64,
-    ) {
+    pub(crate) fn replay_read_done(&mut self, ticket: u64, entries: Vec<Candidate>, gone: &[Position], now_ms: u64) {
         if !matches!(self.reading, Some(Reading::Replay { ticket: now, .. }) if now == ticket) {
             return;
         }
@@ -547,13 +536,12 @@ impl Dispatcher {
 
 /// The strongest reason why none of these consumers is available.
 fn stall_of<'a>(consumers: impl Iterator<Item = &'a Consumer>) -> Waiting {
-    let (mut permits, mut writable) = (false, false);
+    let mut permits = false;
     for consumer in consumers {
         if consumer.permits > 0 && consumer.writable {
             return Waiting::ConsumerUnacked;
         }
         permits |= consumer.permits > 0;
-        writable |= consumer.writable;
     }
     if permits { Waiting::NotWritable } else { Waiting::NoPermits }
 }

@@ -68,10 +68,7 @@ impl Dispatcher {
         first_unacked: Position,
     ) {
         let Some(index) = self.index_of(key) else { return };
-        let consumer = &mut self.consumers[index];
-        if epoch > consumer.epoch {
-            consumer.epoch = epoch;
-        }
+        self.consumers[index].epoch = self.consumers[index].epoch.max(epoch);
         if self.is_single() {
             if self.single.active() == Some(key) && !self.single.switching() {
                 self.rewind(first_unacked);
@@ -80,7 +77,7 @@ impl Dispatcher {
         }
         let all: Vec<Position>;
         let ids = if ids.is_empty() {
-            all = consumer.pending.keys().copied().collect();
+            all = self.consumers[index].pending.keys().copied().collect();
             &all
         } else {
             ids
@@ -114,7 +111,8 @@ impl Dispatcher {
         self.redelivery_counts.retain(|position, _| !gone(*position));
         for index in 0..self.consumers.len() {
             let consumer = &mut self.consumers[index];
-            let positions: Vec<Position> = consumer.pending.keys().copied().filter(|position| gone(*position)).collect();
+            let positions: Vec<Position> =
+                consumer.pending.keys().copied().filter(|position| gone(*position)).collect();
             for position in positions {
                 if let Some(pending) = consumer.release(position) {
                     self.unacked -= u64::from(pending.unacked);

@@ -104,10 +104,8 @@ fn b080_two_idle_failover_consumers_one_gets_all() {
 
 #[test]
 fn shared_goes_round_in_runs_and_keeps_to_permits() {
-    let mut test = Harness::with_limits(
-        SubscriptionType::Shared,
-        DispatchLimits { round_robin_entries: 2, ..limits() },
-    );
+    let mut test =
+        Harness::with_limits(SubscriptionType::Shared, DispatchLimits { round_robin_entries: 2, ..limits() });
     test.append(7);
     test.join(1, "a", 0).unwrap();
     test.join(2, "b", 0).unwrap();
@@ -259,10 +257,8 @@ fn a_stuck_client_does_not_stop_the_others() {
 
 #[test]
 fn all_parts_of_a_chunked_message_go_to_one_consumer() {
-    let mut test = Harness::with_limits(
-        SubscriptionType::Shared,
-        DispatchLimits { round_robin_entries: 1, ..limits() },
-    );
+    let mut test =
+        Harness::with_limits(SubscriptionType::Shared, DispatchLimits { round_robin_entries: 1, ..limits() });
     test.join(1, "a", 0).unwrap();
     test.join(2, "b", 0).unwrap();
     test.flow(1, 2);

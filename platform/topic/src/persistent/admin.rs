@@ -66,7 +66,11 @@ impl PersistentTopic {
         self.delete_with(&subscription, None).await
     }
 
-    async fn delete_with(&self, subscription: &Arc<Subscription>, spare: Option<ConsumerKey>) -> Result<(), TopicError> {
+    async fn delete_with(
+        &self,
+        subscription: &Arc<Subscription>,
+        spare: Option<ConsumerKey>,
+    ) -> Result<(), TopicError> {
         let _turn = self.changes.lock().await;
         {
             let mut state = subscription.state.lock();
@@ -101,7 +105,7 @@ impl PersistentTopic {
         match entries {
             Some(entries) => subscription.cursor.skip(entries).await?,
             None => subscription.cursor.clear_backlog().await?,
-        }
+        };
         self.acked_by_others(&subscription);
         Ok(())
     }

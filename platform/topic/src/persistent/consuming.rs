@@ -329,20 +329,17 @@ impl PersistentTopic {
             })
             .collect();
         let highest = acks.iter().map(|ack| ack.position).max();
-        match request.mode {
-            AckMode::Individual => {
-                subscription.cursor.ack(&acks);
-            }
+        let outcome = match request.mode {
+            AckMode::Individual => subscription.cursor.ack(&acks),
             // One id only, and not where messages are shared: ignored with success.
             AckMode::Cumulative if individual || acks.len() != 1 => return Ok(()),
-            AckMode::Cumulative => {
-                if let Some(ack) = acks.pop() {
-                    subscription.cursor.ack_cumulative(ack);
-                }
-            }
-        }
+            AckMode::Cumulative => match acks.pop() {
+                Some(ack) => subscription.cursor.ack_cumulative(ack),
+                None => return Ok(()),
+            },
+        };
         state.highest_acked = state.highest_acked.max(highest.unwrap_or(Position::EARLIEST));
-        self.after_ack(subscription, &mut state, key, &acks);
+        self.after_ack(subscription, &mut state, key, &acks, outcome.messages);
         subscription.run(self, &mut state);
         match beyond {
             Some(position) => Err(refuse(
@@ -353,17 +350,26 @@ impl PersistentTopic {
         }
     }
 
-    fn after_ack(&self, subscription: &Subscription, state: &mut State, key: ConsumerKey, acks: &[AckPosition]) {
+    fn after_ack(
+        &self,
+        subscription: &Subscription,
+        state: &mut State,
+        key: ConsumerKey,
+        acks: &[AckPosition],
+        messages: u64,
+    ) {
         let Some(active) = state.active.as_mut() else { return };
         let left = |ack: &AckPosition| match &ack.unacked_batch_indexes {
             None => 0,
             Some(_) if subscription.cursor.is_acked(ack.position) => 0,
-            Some(set) => {
-                subscription.cursor.unacked_batch_indexes(ack.position).map_or(count_unacked(set), |set| count_unacked(&set))
-            }
+            Some(set) => subscription
+                .cursor
+                .unacked_batch_indexes(ack.position)
+                .map_or(count_unacked(set), |set| count_unacked(&set)),
         };
         let acked: Vec<Acked> = acks.iter().map(|ack| Acked { position: ack.position, left: left(ack) }).collect();
         active.core.acked(key, &acked, self.now_ms());
+        active.core.count_acked(key, messages);
         if self.terminated.load(Ordering::Acquire) {
             self.announce_end(subscription, active);
         }

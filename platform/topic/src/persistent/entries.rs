@@ -88,5 +88,8 @@ pub(super) fn publish_time_ms(entry: &LogEntry) -> u64 {
 
 /// Last index of the entry's batch, -1 if it is no batch.
 pub(super) fn last_batch_index(entry: &LogEntry) -> i32 {
-    summarize(&entry.payload).ok().filter(|summary| summary.is_batch()).map_or(-1, |summary| summary.messages() as i32 - 1)
+    summarize(&entry.payload)
+        .ok()
+        .filter(|summary| summary.is_batch())
+        .map_or(-1, |summary| summary.messages() as i32 - 1)
 }

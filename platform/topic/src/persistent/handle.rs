@@ -133,7 +133,7 @@ impl TopicHandle for PersistentTopic {
 
     fn trim(&self) -> BoxFuture<'_, Result<(), TopicError>> {
         Box::pin(async move {
-            self.log.trim(self.now_ms()).await;
+            self.log.trim(self.now_ms()).await?;
             Ok(())
         })
     }

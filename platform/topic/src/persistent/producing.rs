@@ -88,18 +88,14 @@ impl PersistentTopic {
                     sink.0.send_error(producer_id, sequence_id, error.kind, &error.message);
                 }
                 ProducerEffect::PersistEpoch { key, epoch } => self.persist_epoch(key, epoch),
-                ProducerEffect::Ready { sink, producer_id, ready } => {
-                    match take_by(&mut side.admissions, ready.key) {
-                        Some(call) => drop(call.send(Ok(ready))),
-                        None => sink.0.producer_ready(producer_id, ready),
-                    }
-                }
-                ProducerEffect::Refused { key, sink, producer_id, error } => {
-                    match take_by(&mut side.admissions, key) {
-                        Some(call) => drop(call.send(Err(error))),
-                        None => sink.0.producer_refused(producer_id, &error),
-                    }
-                }
+                ProducerEffect::Ready { sink, producer_id, ready } => match take_by(&mut side.admissions, ready.key) {
+                    Some(call) => drop(call.send(Ok(ready))),
+                    None => sink.0.producer_ready(producer_id, ready),
+                },
+                ProducerEffect::Refused { key, sink, producer_id, error } => match take_by(&mut side.admissions, key) {
+                    Some(call) => drop(call.send(Err(error))),
+                    None => sink.0.producer_refused(producer_id, &error),
+                },
                 ProducerEffect::Close { sink, producer_id } => sink.0.close_producer(producer_id),
                 ProducerEffect::Gone { key } => {
                     take_by(&mut side.admissions, key);

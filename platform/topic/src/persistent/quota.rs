@@ -27,7 +27,8 @@ impl PersistentTopic {
     pub(super) fn start_expiry(&self, now_ms: u64) {
         let ttl_ms = u64::from(self.limits.read().message_ttl_s) * 1000;
         let Some(topic) = self.me.upgrade().filter(|_| ttl_ms != 0) else { return };
-        let backlogged: Vec<_> = self.all_subscriptions().into_iter().filter(|sub| sub.cursor.backlog_entries() > 0).collect();
+        let backlogged: Vec<_> =
+            self.all_subscriptions().into_iter().filter(|sub| sub.cursor.backlog_entries() > 0).collect();
         if backlogged.is_empty() {
             return;
         }
@@ -49,7 +50,12 @@ impl PersistentTopic {
     }
 
     /// Acks what was stored (or fell due, if later) longer ago than that; answers how many entries.
-    async fn expire_older(&self, subscription: &Arc<Subscription>, ttl_ms: u64, now_ms: u64) -> Result<u64, TopicError> {
+    async fn expire_older(
+        &self,
+        subscription: &Arc<Subscription>,
+        ttl_ms: u64,
+        now_ms: u64,
+    ) -> Result<u64, TopicError> {
         let before_ms = now_ms.saturating_sub(ttl_ms).saturating_add(1);
         let end = self.log.find_by_time(before_ms, &broker_time_ms).await?;
         let mut from = subscription.cursor.read_start();
@@ -135,7 +141,9 @@ impl PersistentTopic {
 
     async fn is_older(&self, start: Position, seconds: u64, now_ms: u64) -> Result<bool, TopicError> {
         let first = self.log.read(start, 1, u64::MAX).await?;
-        Ok(first.first().is_some_and(|entry| now_ms.saturating_sub(entry.broker_time_ms) > seconds.saturating_mul(1000)))
+        Ok(first
+            .first()
+            .is_some_and(|entry| now_ms.saturating_sub(entry.broker_time_ms) > seconds.saturating_mul(1000)))
     }
 
     /// Acks everything before `end` for a subscription.

@@ -217,8 +217,9 @@ fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
     let cursor = subscription.cursor.info();
     let state = subscription.state.lock();
     let active = state.active.as_deref();
-    let consumers: Vec<ConsumerStats> =
-        active.map(|active| active.peers.iter().filter_map(|peer| consumer_stats(active, peer)).collect()).unwrap_or_default();
+    let consumers: Vec<ConsumerStats> = active
+        .map(|active| active.peers.iter().filter_map(|peer| consumer_stats(active, peer)).collect())
+        .unwrap_or_default();
     let core = active.map(|active| &active.core);
     let last = |of: &dyn Fn(&Consumer) -> u64| core.and_then(|core| core.consumers().iter().map(of).max()).unwrap_or(0);
     let active_name = core.and_then(|core| {

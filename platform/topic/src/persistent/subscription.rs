@@ -140,10 +140,10 @@ impl Subscription {
     pub(super) fn run(self: &Arc<Self>, topic: &PersistentTopic, state: &mut MutexGuard<'_, State>) {
         let now_ms = topic.now_ms();
         loop {
-            let Some(active) = state.active.as_mut() else { return };
             if state.fenced {
                 return;
             }
+            let Some(active) = state.active.as_mut() else { return };
             let Some(effect) = active.core.next_effect(now_ms) else { return };
             match effect {
                 Effect::Deliver { consumer, deliveries } => {
@@ -160,12 +160,12 @@ impl Subscription {
                 Effect::Read { ticket, from, max_entries, max_bytes } => {
                     match topic.log.try_read_cached(from, max_entries, max_bytes) {
                         Some(entries) => self.read_done(state, ticket, from, entries, now_ms),
-                        None => self.read_later(topic, ticket, from, max_entries, max_bytes),
+                        None => self.read_later(topic, ticket, Wanted::From { from, max_entries, max_bytes }),
                     }
                 }
                 Effect::ReadAt { ticket, positions } => match cached_at(topic, &positions) {
                     Some(entries) => self.replay_read_done(state, ticket, &positions, entries, now_ms),
-                    None => self.read_at_later(topic, ticket, positions),
+                    None => self.read_later(topic, ticket, Wanted::These(positions)),
                 },
                 Effect::WaitForData { from } => {
                     topic.list_for_data(self);
@@ -174,7 +174,7 @@ impl Subscription {
                         active.core.data_available(last);
                     }
                 }
-                Effect::WakeAt { at_ms } => self.wake_later(topic, at_ms.saturating_sub(now_ms)),
+                Effect::WakeAt { at_ms } => self.wake_later(topic, at_ms, now_ms),
             }
         }
     }
@@ -184,7 +184,8 @@ impl Subscription {
         let view = View { sub_type, highest_acked: state.highest_acked };
         let sorted = sort_out(entries, view, &self.cursor);
         if let Some(last) = sorted.markers.last() {
-            let whole = |position: &Position| AckPosition { position: *position, unacked_batch_indexes: None, messages: 0 };
+            let whole =
+                |position: &Position| AckPosition { position: *position, unacked_batch_indexes: None, messages: 0 };
             self.cursor.ack(&sorted.markers.iter().map(whole).collect::<Vec<_>>());
             state.highest_acked = state.highest_acked.max(*last);
         }
@@ -216,45 +217,36 @@ impl Subscription {
     ) {
         let Some(sorted) = self.sort_out(state, entries) else { return };
         let found: Vec<Position> = sorted.candidates.iter().map(|candidate| candidate.entry.position).collect();
-        let gone: Vec<Position> = asked.iter().copied().filter(|position| found.binary_search(position).is_err()).collect();
+        let gone: Vec<Position> =
+            asked.iter().copied().filter(|position| found.binary_search(position).is_err()).collect();
         if let Some(active) = state.active.as_mut() {
             active.core.replay_read_done(ticket, sorted.candidates, &gone, now_ms);
         }
     }
 
-    fn read_later(self: &Arc<Self>, topic: &PersistentTopic, ticket: u64, from: Position, max: u32, max_bytes: u64) {
+    /// Reads as a task that comes back with what it found.
+    fn read_later(self: &Arc<Self>, topic: &PersistentTopic, ticket: u64, wanted: Wanted) {
         let (subscription, Some(topic)) = (self.clone(), topic.me.upgrade()) else { return };
         let runtime = topic.deps.runtime.clone();
         runtime.spawn(async move {
-            let read = async || topic.log.read(from, max, max_bytes).await;
-            let Some(entries) = subscription.until_read(&topic, read).await else { return };
+            let Some(entries) = subscription.until_read(&topic, &wanted).await else { return };
             let mut state = subscription.state.lock();
-            subscription.read_done(&mut state, ticket, from, entries, topic.now_ms());
-            subscription.run(&topic, &mut state);
-        });
-    }
-
-    fn read_at_later(self: &Arc<Self>, topic: &PersistentTopic, ticket: u64, positions: Vec<Position>) {
-        let (subscription, Some(topic)) = (self.clone(), topic.me.upgrade()) else { return };
-        let runtime = topic.deps.runtime.clone();
-        runtime.spawn(async move {
-            let read = async || read_at(&topic, &positions).await;
-            let Some(entries) = subscription.until_read(&topic, read).await else { return };
-            let mut state = subscription.state.lock();
-            subscription.replay_read_done(&mut state, ticket, &positions, entries, topic.now_ms());
+            let now_ms = topic.now_ms();
+            match &wanted {
+                Wanted::From { from, .. } => subscription.read_done(&mut state, ticket, *from, entries, now_ms),
+                Wanted::These(positions) => {
+                    subscription.replay_read_done(&mut state, ticket, positions, entries, now_ms);
+                }
+            }
             subscription.run(&topic, &mut state);
         });
     }
 
     /// Repeats a read until it succeeds; `None` once nobody waits for it any more.
-    async fn until_read(
-        &self,
-        topic: &PersistentTopic,
-        read: impl AsyncFn() -> Result<Vec<LogEntry>, LogError>,
-    ) -> Option<Vec<LogEntry>> {
+    async fn until_read(&self, topic: &PersistentTopic, wanted: &Wanted) -> Option<Vec<LogEntry>> {
         let mut pause = READ_RETRY_FIRST;
         loop {
-            match read().await {
+            match wanted.read(topic).await {
                 Ok(entries) => return Some(entries),
                 Err(LogError::Closed(_) | LogError::NoSuchLog(_)) => return None,
                 Err(error) => {
@@ -271,14 +263,14 @@ impl Subscription {
         }
     }
 
-    fn wake_later(self: &Arc<Self>, topic: &PersistentTopic, after_ms: u64) {
+    fn wake_later(self: &Arc<Self>, topic: &PersistentTopic, at_ms: u64, now_ms: u64) {
         let (subscription, topic) = (self.clone(), topic.me.clone());
         let Some(runtime) = topic.upgrade().map(|topic| topic.deps.runtime.clone()) else { return };
         runtime.spawn(async move {
-            tokio::time::sleep(Duration::from_millis(after_ms)).await;
+            tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(now_ms))).await;
             let Some(topic) = topic.upgrade() else { return };
             let first_unacked = subscription.cursor.read_start();
-            subscription.with_core(&topic, |active, now_ms| active.core.wake(now_ms, first_unacked));
+            subscription.with_core(&topic, |active, now_ms| active.core.wake(now_ms.max(at_ms), first_unacked));
         });
     }
 
@@ -325,21 +317,35 @@ fn cached_at(topic: &PersistentTopic, positions: &[Position]) -> Option<Vec<LogE
     Some(out)
 }
 
-/// Those of the positions that exist; a read may bring less than asked, so each run is read to its end.
-async fn read_at(topic: &PersistentTopic, positions: &[Position]) -> Result<Vec<LogEntry>, LogError> {
-    let mut out = Vec::with_capacity(positions.len());
-    for (first, count) in runs(positions) {
-        let last = last_of(first, count);
-        let mut from = first;
-        while from <= last {
-            let wanted = (last.entry_id.0 - from.entry_id.0 + 1) as u32;
-            let found = topic.log.read(from, wanted, u64::MAX).await?;
-            let Some(read_to) = found.last().map(|entry| entry.position) else { break };
-            out.extend(found.into_iter().filter(|entry| entry.position <= last));
-            from = read_to.next_in_ledger();
+/// What a storage read is for.
+enum Wanted {
+    From { from: Position, max_entries: u32, max_bytes: u64 },
+    These(Vec<Position>),
+}
+
+impl Wanted {
+    async fn read(&self, topic: &PersistentTopic) -> Result<Vec<LogEntry>, LogError> {
+        let positions = match self {
+            Wanted::From { from, max_entries, max_bytes } => {
+                return topic.log.read(*from, *max_entries, *max_bytes).await;
+            }
+            Wanted::These(positions) => positions,
+        };
+        // Those that exist; a read may bring less than asked, so each run is read to its end.
+        let mut out = Vec::with_capacity(positions.len());
+        for (first, count) in runs(positions) {
+            let last = last_of(first, count);
+            let mut from = first;
+            while from <= last {
+                let wanted = (last.entry_id.0 - from.entry_id.0 + 1) as u32;
+                let found = topic.log.read(from, wanted, u64::MAX).await?;
+                let Some(read_to) = found.last().map(|entry| entry.position) else { break };
+                out.extend(found.into_iter().filter(|entry| entry.position <= last));
+                from = read_to.next_in_ledger();
+            }
         }
+        Ok(out)
     }
-    Ok(out)
 }
 
 fn last_of(first: Position, count: u32) -> Position {

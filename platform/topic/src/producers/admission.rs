@@ -27,7 +27,10 @@ pub(crate) enum Admission<S> {
     /// Its epoch is being persisted ([`ProducerEffect::PersistEpoch`]); [`ProducerEffect::Ready`] follows.
     Claims(ProducerReady),
     /// A producer of that name is there: probe its client, [`Producers::leave`] it if dead, and ask again.
-    NameTaken { key: ProducerKey, sink: S },
+    NameTaken {
+        key: ProducerKey,
+        sink: S,
+    },
     Refused(TopicError),
 }
 
@@ -63,9 +66,8 @@ impl<S: Clone + PartialEq> Producers<S> {
     fn settle_name(&mut self, applicant: &Applicant<S>) -> Option<Admission<S>> {
         let found = self.present().find(|producer| producer.name == applicant.name)?;
         let (key, sink) = (found.key, found.sink.clone());
-        let successor = sink == applicant.sink
-            && found.producer_id == applicant.producer_id
-            && found.epoch < applicant.epoch;
+        let successor =
+            sink == applicant.sink && found.producer_id == applicant.producer_id && found.epoch < applicant.epoch;
         if successor {
             self.leave(key);
             return None;
@@ -119,7 +121,12 @@ impl<S: Clone + PartialEq> Producers<S> {
         let waiters = std::mem::take(&mut self.waiters);
         for waiter in self.claiming.take().into_iter().chain(waiters) {
             let (sink, producer_id) = (waiter.applicant.sink, waiter.applicant.producer_id);
-            self.effects.push_back(ProducerEffect::Refused { key: waiter.key, sink, producer_id, error: error.clone() });
+            self.effects.push_back(ProducerEffect::Refused {
+                key: waiter.key,
+                sink,
+                producer_id,
+                error: error.clone(),
+            });
         }
     }
 

@@ -63,15 +63,41 @@ impl<S> Producer<S> {
 /// What the shell has to do, in this order.
 #[derive(Debug, PartialEq)]
 pub(crate) enum ProducerEffect<S> {
-    Receipts { sink: S, producer_id: u64, receipts: Vec<Receipt> },
-    SendError { sink: S, producer_id: u64, sequence_id: u64, error: TopicError },
+    Receipts {
+        sink: S,
+        producer_id: u64,
+        receipts: Vec<Receipt>,
+    },
+    SendError {
+        sink: S,
+        producer_id: u64,
+        sequence_id: u64,
+        error: TopicError,
+    },
     /// Persist the epoch, then call [`Producers::epoch_persisted`].
-    PersistEpoch { key: ProducerKey, epoch: u64 },
-    Ready { sink: S, producer_id: u64, ready: ProducerReady },
-    Refused { key: ProducerKey, sink: S, producer_id: u64, error: TopicError },
-    Close { sink: S, producer_id: u64 },
+    PersistEpoch {
+        key: ProducerKey,
+        epoch: u64,
+    },
+    Ready {
+        sink: S,
+        producer_id: u64,
+        ready: ProducerReady,
+    },
+    Refused {
+        key: ProducerKey,
+        sink: S,
+        producer_id: u64,
+        error: TopicError,
+    },
+    Close {
+        sink: S,
+        producer_id: u64,
+    },
     /// Everything that a leaving producer had sent is answered.
-    Gone { key: ProducerKey },
+    Gone {
+        key: ProducerKey,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use super::publish::Send;
 use super::{Admission, Applicant, ProducerEffect, Producers};
-use crate::dedup::{Dedup, Sequence};
 use crate::api::{AccessMode, ProducerKey, Publish, TopicError, TopicErrorKind};
+use crate::dedup::{Dedup, Sequence};
 use bytes::Bytes;
 use meridian_managed_ledger::{AppendRequest, Appended};
 use meridian_types::Position;
@@ -152,14 +152,8 @@ fn exclusive_access_is_persisted_before_it_is_told() {
 fn waiters_are_promoted_in_order_also_behind_shared_producers() {
     let mut producers = Producers::new(None);
     admit(&mut producers, 1, applicant("a", "a", AccessMode::Shared));
-    assert!(matches!(
-        admit(&mut producers, 2, applicant("b", "b", AccessMode::WaitForExclusive)),
-        Admission::Waits(_)
-    ));
-    assert!(matches!(
-        admit(&mut producers, 3, applicant("c", "c", AccessMode::WaitForExclusive)),
-        Admission::Waits(_)
-    ));
+    assert!(matches!(admit(&mut producers, 2, applicant("b", "b", AccessMode::WaitForExclusive)), Admission::Waits(_)));
+    assert!(matches!(admit(&mut producers, 3, applicant("c", "c", AccessMode::WaitForExclusive)), Admission::Waits(_)));
     producers.leave(ProducerKey(1));
     assert_eq!(trace(&mut producers), ["gone 1", "persist epoch 0 for 2"]);
     producers.epoch_persisted(ProducerKey(2), 0, Ok(()), 0);
@@ -173,10 +167,7 @@ fn fencing_closes_everybody_and_moves_the_epoch() {
     admit(&mut producers, 1, applicant("a", "a", AccessMode::Shared));
     admit(&mut producers, 2, applicant("b", "b", AccessMode::WaitForExclusive));
     admit(&mut producers, 3, applicant("c", "c", AccessMode::ExclusiveWithFencing));
-    assert_eq!(
-        trace(&mut producers),
-        ["b refused ProducerFenced", "a close", "gone 1", "persist epoch 5 for 3"]
-    );
+    assert_eq!(trace(&mut producers), ["b refused ProducerFenced", "a close", "gone 1", "persist epoch 5 for 3"]);
     producers.epoch_persisted(ProducerKey(3), 5, Ok(()), 0);
     assert_eq!(trace(&mut producers), ["c ready epoch Some(5)"]);
     let stale = Applicant { topic_epoch: Some(4), ..applicant("d", "d", AccessMode::ExclusiveWithFencing) };
