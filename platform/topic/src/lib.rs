@@ -11,6 +11,7 @@ pub mod compaction;
 pub mod dedup;
 pub mod delayed;
 mod dispatch;
+pub mod nonpersistent;
 pub mod persistent;
 mod producers;
 pub mod rates;
@@ -24,4 +25,5 @@ pub use api::{
     TopicStats,
 };
 pub use clock::{Clock, SystemClock};
+pub use nonpersistent::NonPersistentTopic;
 pub use persistent::{PersistentTopic, TopicDeps, TopicEvents, log_name};
