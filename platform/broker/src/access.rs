@@ -4,6 +4,7 @@
 //! Must never know: frames, topics.
 
 use crate::error::BrokerError;
+use meridian_door::{Action, Caller, Door, Scope};
 use meridian_identity::{Identity, IdentityError};
 use meridian_types::{NamespaceName, TopicName};
 use rustls::pki_types::CertificateDer;
@@ -32,6 +33,10 @@ impl Principal {
     pub fn acting(&self) -> Option<&str> {
         self.original.as_deref().or(self.role.as_deref())
     }
+
+    fn caller(&self) -> Caller<'_> {
+        Caller { role: self.role.as_deref(), original_role: self.original.as_deref() }
+    }
 }
 
 /// What a session asks for.
@@ -48,12 +53,12 @@ pub enum Wish<'a> {
 }
 
 /// The tenancy rooms, as far as this broker was given them.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Access {
     /// Checks credentials; `None` = authentication is off.
     pub identity: Option<Arc<Identity>>,
-    /// Roles that are proxies.
-    pub proxy_roles: Vec<String>,
+    /// Decides who may do what.
+    pub door: Arc<Door>,
 }
 
 impl Access {
@@ -73,7 +78,7 @@ impl Access {
         Ok(Principal {
             role: Some(principal.role),
             method: method.to_owned(),
-            original,
+            original: original.filter(|role| !role.is_empty()),
             expires_ms: principal.expires_ms,
         })
     }
@@ -81,24 +86,30 @@ impl Access {
     /// Whether proxy and client roles fit together.
     ///
     /// # Errors
-    /// The text for the client.
-    pub fn check_proxy(&self, principal: &Principal, says_proxy: bool) -> Result<(), String> {
-        let is_proxy = principal.role.as_ref().is_some_and(|role| self.proxy_roles.contains(role));
-        match (is_proxy, principal.original.is_some(), says_proxy) {
-            (true, false, _) => Err("Invalid roles.".to_owned()),
-            (false, true, _) if principal.role.is_some() => Err("Invalid roles.".to_owned()),
-            (false, _, true) if principal.role.is_some() => {
-                Err("Must not set proxyVersion without connecting as a ProxyRole.".to_owned())
-            }
-            _ => Ok(()),
+    /// [`BrokerError::Denied`].
+    pub fn check_proxy(&self, principal: &Principal, says_proxy: bool) -> Result<(), BrokerError> {
+        self.door.admit(principal.caller()).map_err(|denied| BrokerError::Denied(denied.reason))?;
+        let is_proxy = principal.role.as_deref().is_some_and(|role| self.door.is_proxy(role));
+        if says_proxy && !is_proxy && self.door.authorization_enabled() {
+            let text = "Must not set proxyVersion without connecting as a ProxyRole.";
+            return Err(BrokerError::Denied(text.to_owned()));
         }
+        Ok(())
     }
 
     /// Whether a connection may do what it wishes.
     ///
     /// # Errors
     /// [`BrokerError::Denied`].
-    pub fn check(&self, _principal: &Principal, _wish: Wish<'_>) -> Result<(), BrokerError> {
-        Ok(())
+    pub fn check(&self, principal: &Principal, wish: Wish<'_>) -> Result<(), BrokerError> {
+        let (action, scope, text) = match wish {
+            Wish::Lookup(topic) => (Action::Lookup, Scope::Topic(topic), "Lookup"),
+            Wish::Produce(topic) => (Action::Produce, Scope::Topic(topic), "Produce"),
+            Wish::Consume(topic, name) => (Action::Consume, Scope::Subscription(topic, name), "Consume"),
+            Wish::List(namespace) => (Action::Lookup, Scope::Namespace(namespace), "GetTopicsOfNamespace"),
+        };
+        self.door.authorize(principal.caller(), action, &scope).map_err(|denied| {
+            BrokerError::Denied(format!("Client is not authorized to {text}: {}", denied.reason))
+        })
     }
 }

@@ -18,24 +18,6 @@ pub struct AdvertisedListener {
     pub broker_url_tls: Option<String>,
 }
 
-/// When a topic that nobody uses is deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InactiveTopicMode {
-    /// When it has no subscriptions.
-    NoSubscriptions,
-    /// When no subscription has a backlog.
-    SubscriptionsCaughtUp,
-}
-
-/// What a namespace gets when a client asks for a topic that does not exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AutoTopicType {
-    /// A topic.
-    NonPartitioned,
-    /// A partitioned topic.
-    Partitioned,
-}
-
 /// Sizes and times of connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionLimits {
@@ -117,32 +99,12 @@ pub struct BrokerConfig {
     pub max_concurrent_topic_loads: u32,
     /// How long a topic may take to load.
     pub topic_load_timeout_s: u64,
-    /// Create topics that clients ask for.
-    pub auto_topic_creation: bool,
-    /// What kind.
-    pub auto_topic_type: AutoTopicType,
-    /// Partitions of a partitioned one.
-    pub auto_topic_partitions: u32,
-    /// Create subscriptions that consumers ask for.
-    pub auto_subscription_creation: bool,
-    /// Topics per namespace at most, 0 = no limit.
-    pub max_topics_per_namespace: u32,
     /// Partitions of one topic at most, 0 = no limit.
     pub max_partitions_per_topic: u32,
-    /// Delete topics that nobody uses.
-    pub delete_inactive_topics: bool,
-    /// When they count as unused.
-    pub inactive_topic_mode: InactiveTopicMode,
-    /// Seconds between looks for them.
+    /// Seconds between looks for topics that nobody uses.
     pub inactive_topic_check_s: u64,
-    /// Seconds that a topic must have been unused.
-    pub inactive_topic_max_idle_s: u64,
     /// Delete partitioned topics with all partitions gone, too.
     pub delete_inactive_partitioned_metadata: bool,
-    /// Seconds between backlog quota checks.
-    pub backlog_quota_check_s: u64,
-    /// Seconds between expiry checks.
-    pub message_expiry_check_s: u64,
     /// Answer WATCH_TOPIC_LIST.
     pub topic_list_watcher: bool,
     /// Characters of a topic pattern at most.
@@ -151,17 +113,13 @@ pub struct BrokerConfig {
     pub expose_broker_entry_metadata: bool,
     /// Keep the replicated flag of subscriptions.
     pub replicated_subscriptions: bool,
-    /// Refuse producers without schema on topics with one.
-    pub schema_validation_enforced: bool,
-    /// Compatibility strategy of namespaces that set none.
-    pub schema_compatibility: crate::schema::CompatibilityStrategy,
-    /// Topics may have policies of their own.
-    pub topic_level_policies: bool,
     /// Check subscription names (letters, digits, `_-=:.`).
     pub strictly_verify_subscription_names: bool,
-    /// Limits of topics whose namespace and topic policies set none.
+    /// How long topics may take to close at the broker's end.
+    pub shutdown_timeout_ms: u64,
+    /// Limits of topics, as far as they are no policies; those that are come from the registry.
     pub topic_limits: TopicLimits,
-    /// Storage settings of topics whose namespace sets none.
+    /// Storage settings of topics, as far as they are no policies.
     pub log_settings: LogSettings,
 }
 
@@ -181,27 +139,15 @@ impl Default for BrokerConfig {
             session: SessionLimits::default(),
             max_concurrent_topic_loads: 5_000,
             topic_load_timeout_s: 60,
-            auto_topic_creation: true,
-            auto_topic_type: AutoTopicType::NonPartitioned,
-            auto_topic_partitions: 1,
-            auto_subscription_creation: true,
-            max_topics_per_namespace: 0,
             max_partitions_per_topic: 0,
-            delete_inactive_topics: true,
-            inactive_topic_mode: InactiveTopicMode::NoSubscriptions,
             inactive_topic_check_s: 60,
-            inactive_topic_max_idle_s: 60,
             delete_inactive_partitioned_metadata: false,
-            backlog_quota_check_s: 60,
-            message_expiry_check_s: 300,
             topic_list_watcher: true,
             max_pattern_chars: 50,
             expose_broker_entry_metadata: false,
             replicated_subscriptions: true,
-            schema_validation_enforced: false,
-            schema_compatibility: crate::schema::CompatibilityStrategy::Full,
-            topic_level_policies: true,
             strictly_verify_subscription_names: false,
+            shutdown_timeout_ms: 60_000,
             topic_limits: default_topic_limits(),
             log_settings: LogSettings::default(),
         }

@@ -7,6 +7,7 @@
 use crate::schema::SchemaError;
 use meridian_managed_ledger::LogError;
 use meridian_metadata::MetadataError;
+use meridian_registry::RegistryError;
 use meridian_topic::{TopicError, TopicErrorKind};
 use meridian_types::{Classify, ErrorClass, NameError};
 
@@ -22,6 +23,9 @@ pub enum BrokerError {
     /// The metadata store failed.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    /// The registry refused.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
     /// A schema was refused.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -79,7 +83,7 @@ impl BrokerError {
         match self {
             BrokerError::Topic(error) => error.kind,
             BrokerError::Log(error) => TopicError::from(error.clone()).kind,
-            BrokerError::Metadata(_) => TopicErrorKind::Metadata,
+            BrokerError::Metadata(_) | BrokerError::Registry(_) => TopicErrorKind::Metadata,
             BrokerError::Schema(_) => TopicErrorKind::IncompatibleSchema,
             BrokerError::TopicNotFound(_) | BrokerError::NamespaceNotFound(_) => TopicErrorKind::TopicNotFound,
             BrokerError::NotAllowed(_) => TopicErrorKind::NotAllowed,
@@ -96,6 +100,7 @@ impl Classify for BrokerError {
             BrokerError::Topic(error) => error.class(),
             BrokerError::Log(error) => error.class(),
             BrokerError::Metadata(error) => error.class(),
+            BrokerError::Registry(error) => error.class(),
             BrokerError::TooManyRequests { .. } | BrokerError::TimedOut { .. } => ErrorClass::Retry,
             BrokerError::NotReady(_) => ErrorClass::Redirect,
             _ => ErrorClass::Caller,

@@ -21,6 +21,9 @@ pub struct TopicSettings {
     pub log: LogSettings,
 }
 
+/// Told when an open topic has lost its log.
+pub type FencedListener = Arc<dyn Fn(&TopicName) + Send + Sync>;
+
 /// Opens, lists and deletes topics.
 pub trait TopicFactory: Send + Sync {
     /// Opens a topic, creating it if it is absent.
@@ -37,12 +40,16 @@ pub trait TopicFactory: Send + Sync {
     fn delete<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<(), BrokerError>>;
     /// Puts log settings in force on an open topic.
     fn set_log_settings(&self, name: &TopicName, settings: &LogSettings);
-    /// Replaces the properties of an open topic.
+    /// Properties that an administrator gave an open topic.
+    fn properties(&self, name: &TopicName) -> BTreeMap<String, String>;
+    /// Replaces the properties that an administrator gave an open topic.
     fn set_properties<'a>(
         &'a self,
         name: &'a TopicName,
         properties: BTreeMap<String, String>,
     ) -> BoxFuture<'a, Result<(), BrokerError>>;
+    /// Who is told when an open topic has lost its log and has to be unloaded.
+    fn on_fenced(&self, listener: FencedListener);
     /// Once a second, for everything below topics.
     fn tick(&self, now_ms: u64) -> BoxFuture<'_, ()>;
 }

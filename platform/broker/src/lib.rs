@@ -13,9 +13,11 @@ pub mod config;
 pub mod error;
 pub mod factory;
 pub mod listener;
+pub mod metrics;
 pub mod schema;
 pub mod service;
 pub mod session;
+pub mod storage;
 mod time;
 mod topic_list;
 
@@ -25,3 +27,4 @@ pub use error::BrokerError;
 pub use factory::{TopicFactory, TopicSettings};
 pub use listener::Listener;
 pub use service::{BrokerParts, BrokerService, Create, ListDomain, LookupAnswer, TopicEvent};
+pub use storage::{CheckIntervals, StorageFactory};

@@ -133,6 +133,11 @@ impl ManagedLedgers {
         Ok(log)
     }
 
+    /// The log if it is open here.
+    pub fn opened(&self, name: &str) -> Option<Arc<ManagedLedger>> {
+        self.shared.logs.lock().get(name).and_then(Weak::upgrade)
+    }
+
     /// Whether there is such a log.
     ///
     /// # Errors

@@ -3,9 +3,10 @@
 //! Invariant: B2 the slot is emptied only after the handle has closed (or the close has failed, which is reported; the
 //! next owner's fencing makes a half-closed log harmless).
 
-use super::BrokerService;
+use super::{BrokerService, TopicEvent};
 use super::topic_map::{Departure, Leave};
 use crate::error::BrokerError;
+use meridian_managed_ledger::LogError;
 use meridian_topic::{TopicError, TopicErrorKind};
 use meridian_types::{Domain, NamespaceName, TopicName};
 use std::sync::Arc;
@@ -91,14 +92,23 @@ impl BrokerService {
                 }
                 None => return Err(BrokerError::TopicNotFound(format!("Topic {name} not found"))),
             }
-            self.announce_deleted(name);
+            if !self.topic_exists(name).await? {
+                self.announce(TopicEvent::Deleted(name.clone()));
+            }
             if name.partition().is_none() {
                 self.schemas.purge(name).await?;
+                self.registry.delete_topic_policies(name).await?;
             }
             Ok(())
         };
         timeout(LEAVE_TIMEOUT, delete).await.unwrap_or_else(|_| Err(too_long(format!("deleting topic {name}"))))
     }
+}
+
+/// Whether the topic was not there at all.
+pub(super) fn is_absent(error: &BrokerError) -> bool {
+    matches!(error, BrokerError::TopicNotFound(_) | BrokerError::Log(LogError::NoSuchLog(_)))
+        || matches!(error, BrokerError::Topic(error) if error.kind == TopicErrorKind::TopicNotFound)
 }
 
 type Joined = Option<Result<Result<(), BrokerError>, tokio::task::JoinError>>;

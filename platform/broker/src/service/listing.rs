@@ -47,9 +47,20 @@ impl BrokerService {
         let mut names = BTreeSet::new();
         if domain.holds(Domain::Persistent) {
             names.extend(self.factory.list(namespace).await?);
+            for topic in self.registry.partitioned_topics(namespace) {
+                let count = self.registry.partitions(&topic).filter(|_| topic.domain() == Domain::Persistent);
+                names.extend((0..count.unwrap_or(0)).map(|partition| topic.with_partition(partition)));
+            }
         }
         let loaded = self.loaded_topics().into_iter().map(|topic| topic.name().clone());
         names.extend(loaded.filter(|name| domain.holds(name.domain()) && name.namespace() == *namespace));
         Ok(names.into_iter().collect())
+    }
+
+    /// Partitioned topics of a namespace, in name order.
+    pub fn list_partitioned_topics(&self, namespace: &NamespaceName, domain: ListDomain) -> Vec<TopicName> {
+        let mut topics = self.registry.partitioned_topics(namespace);
+        topics.retain(|topic| domain.holds(topic.domain()));
+        topics
     }
 }

@@ -4,11 +4,14 @@
 //! Failure: every call answers a typed [`BrokerError`]; waits have the deadlines of [`BrokerConfig`].
 //! Must never know: frames, HTTP.
 
+mod background;
 mod create;
 mod delete;
+mod health;
 mod listing;
 mod lookup;
 mod names;
+mod partitions;
 mod policies;
 mod schemas;
 mod topic_map;
@@ -22,12 +25,19 @@ use crate::access::Access;
 use crate::config::BrokerConfig;
 use crate::factory::TopicFactory;
 use crate::listener::ConnectionCounts;
+use crate::metrics::BrokerMetrics;
+use crate::error::BrokerError;
 use crate::schema::SchemaRegistry;
 use meridian_metadata::{MetadataError, SharedStore};
+use meridian_registry::Registry;
 use meridian_types::TopicName;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::{Semaphore, broadcast};
+use std::sync::atomic::AtomicU64;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast, watch};
+use tokio::task::JoinHandle;
 
 /// Topic events that a slow listener may be behind before it has to list anew.
 const EVENT_BACKLOG: usize = 1_024;
@@ -47,6 +57,8 @@ pub struct BrokerParts {
     pub config: BrokerConfig,
     /// The metadata store.
     pub store: SharedStore,
+    /// Tenants, namespaces, policies.
+    pub registry: Arc<Registry>,
     /// Opens topics.
     pub factory: Arc<dyn TopicFactory>,
     /// Identity and permissions.
@@ -56,6 +68,8 @@ pub struct BrokerParts {
 /// The broker.
 pub struct BrokerService {
     config: BrokerConfig,
+    store: SharedStore,
+    registry: Arc<Registry>,
     factory: Arc<dyn TopicFactory>,
     topics: Arc<topic_map::TopicMap>,
     loads: Semaphore,
@@ -65,10 +79,18 @@ pub struct BrokerService {
     schemas: SchemaRegistry,
     events: broadcast::Sender<TopicEvent>,
     names: names::ProducerNames,
+    metrics: BrokerMetrics,
+    runtime: Handle,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    last_tick_ms: AtomicU64,
+    /// No logins and loads any more.
+    closing: watch::Sender<bool>,
+    /// Connections end.
+    closed: watch::Sender<bool>,
 }
 
 impl BrokerService {
-    /// Builds the service; nothing runs yet.
+    /// Builds the service; nothing runs before [`BrokerService::start`].
     ///
     /// # Errors
     /// [`MetadataError`] if no number for generated names can be had.
@@ -82,15 +104,54 @@ impl BrokerService {
             config: parts.config,
             factory: parts.factory,
             topics: Arc::default(),
-            schemas: SchemaRegistry::new(parts.store),
+            schemas: SchemaRegistry::new(parts.store.clone()),
+            store: parts.store,
+            registry: parts.registry,
             events: broadcast::channel(EVENT_BACKLOG).0,
             names,
+            metrics: BrokerMetrics::new(),
+            runtime: Handle::current(),
+            tasks: Mutex::default(),
+            last_tick_ms: AtomicU64::new(0),
+            closing: watch::channel(false).0,
+            closed: watch::channel(false).0,
         }))
     }
 
     /// Numbers and texts.
     pub fn config(&self) -> &BrokerConfig {
         &self.config
+    }
+
+    /// Tenants, namespaces, policies.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Identity and permissions.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Counters of the broker.
+    pub fn metrics(&self) -> &BrokerMetrics {
+        &self.metrics
+    }
+
+    /// Becomes true when connections have to end.
+    pub(crate) fn closed(&self) -> watch::Receiver<bool> {
+        self.closed.subscribe()
+    }
+
+    /// A place among the lookups in progress.
+    ///
+    /// # Errors
+    /// [`BrokerError::TooManyRequests`].
+    pub fn lookup_permit(&self) -> Result<SemaphorePermit<'_>, BrokerError> {
+        self.lookups.try_acquire().map_err(|_| BrokerError::TooManyRequests {
+            what: "lookups",
+            limit: self.config.session.max_concurrent_lookups,
+        })
     }
 
     /// Connections of clients.

@@ -1,68 +1,178 @@
 //! What namespaces and topics say, in the words of the service.
 //!
-//! Role: the one file that reads the policies of the registry; all others ask here.
+//! Role: the one file that turns the policies of the registry into the numbers of topics, logs and schemas.
 
 use super::BrokerService;
-use crate::access::Access;
 use crate::error::BrokerError;
 use crate::factory::TopicSettings;
-use crate::schema::PutRules;
-use meridian_types::TopicName;
-use tokio::sync::SemaphorePermit;
+use crate::schema::{CompatibilityStrategy, PutRules};
+use meridian_managed_ledger::LogSettings;
+use meridian_policy::{EffectivePolicies, Retention, SchemaCompatibility};
+use meridian_topic::{SubscriptionType, TopicLimits};
+use meridian_types::{NamespaceName, TopicName};
+use std::collections::BTreeSet;
+
+const MINUTE_MS: u64 = 60_000;
+const MEBIBYTE: u64 = 1 << 20;
 
 impl BrokerService {
-    /// Identity and permissions.
-    pub fn access(&self) -> &Access {
-        &self.access
-    }
-
-    /// A place among the lookups in progress.
+    /// Whether the namespace exists.
     ///
     /// # Errors
-    /// [`BrokerError::TooManyRequests`].
-    pub fn lookup_permit(&self) -> Result<SemaphorePermit<'_>, BrokerError> {
-        self.lookups.try_acquire().map_err(|_| BrokerError::TooManyRequests {
-            what: "lookups",
-            limit: self.config.session.max_concurrent_lookups,
-        })
+    /// [`BrokerError::NamespaceNotFound`].
+    pub fn require_namespace(&self, namespace: &NamespaceName) -> Result<(), BrokerError> {
+        match self.registry.namespace(namespace) {
+            Some(_) => Ok(()),
+            None => Err(BrokerError::NamespaceNotFound(format!("Namespace {namespace} does not exist"))),
+        }
     }
 
     /// Whether the topic's tenant and namespace exist.
     ///
     /// # Errors
     /// [`BrokerError::NamespaceNotFound`].
-    pub fn check_namespace(&self, _topic: &TopicName) -> Result<(), BrokerError> {
-        Ok(())
-    }
-
-    /// Partitions of a topic, 0 = it is not partitioned; creates what the rules of automatic creation say.
-    ///
-    /// # Errors
-    /// [`BrokerError::TopicNotFound`] if it does not exist and `create` is false, or what storage says.
-    pub async fn partitions_or_create(&self, topic: &TopicName, create: bool) -> Result<u32, BrokerError> {
-        if !create && !self.topic_exists(topic).await? {
-            return Err(BrokerError::TopicNotFound(String::new()));
-        }
-        Ok(0)
+    pub fn check_namespace(&self, topic: &TopicName) -> Result<(), BrokerError> {
+        self.require_namespace(&topic.namespace()).map_err(|_| {
+            BrokerError::NamespaceNotFound(format!("Tenant or namespace or topic does not exist: {topic}"))
+        })
     }
 
     /// Limits and log settings in force for a topic.
-    pub fn topic_settings(&self, _topic: &TopicName) -> TopicSettings {
-        TopicSettings { limits: self.config.topic_limits.clone(), log: self.config.log_settings.clone() }
+    pub fn topic_settings(&self, topic: &TopicName) -> TopicSettings {
+        let policies = self.registry.effective(topic);
+        TopicSettings {
+            limits: limits_of(&policies, &self.config.topic_limits),
+            log: log_settings_of(&policies, &self.config.log_settings),
+        }
     }
 
     /// Whether a consumer's missing subscription is created.
-    pub fn may_create_subscription(&self, _topic: &TopicName) -> bool {
-        self.config.auto_subscription_creation
+    pub fn may_create_subscription(&self, topic: &TopicName) -> bool {
+        self.registry.effective(topic).auto_subscription_creation.allowed
     }
 
     /// Whether producers must bring a schema if the topic has one.
-    pub fn schema_enforced(&self, _topic: &TopicName) -> bool {
-        self.config.schema_validation_enforced
+    pub fn schema_enforced(&self, topic: &TopicName) -> bool {
+        self.registry.effective(topic).schema_validation_enforced
     }
 
     /// What a new schema of a topic must satisfy.
-    pub fn schema_rules(&self, _topic: &TopicName) -> PutRules {
-        PutRules { strategy: self.config.schema_compatibility, may_update: true }
+    pub fn schema_rules(&self, topic: &TopicName) -> PutRules {
+        let policies = self.registry.effective(topic);
+        PutRules { strategy: strategy_of(policies.schema_compatibility), may_update: policies.allow_auto_update_schema }
+    }
+}
+
+fn strategy_of(rule: SchemaCompatibility) -> CompatibilityStrategy {
+    match rule {
+        SchemaCompatibility::AlwaysIncompatible => CompatibilityStrategy::AlwaysIncompatible,
+        SchemaCompatibility::AlwaysCompatible => CompatibilityStrategy::AlwaysCompatible,
+        SchemaCompatibility::Backward => CompatibilityStrategy::Backward,
+        SchemaCompatibility::Forward => CompatibilityStrategy::Forward,
+        SchemaCompatibility::Undefined | SchemaCompatibility::Full => CompatibilityStrategy::Full,
+        SchemaCompatibility::BackwardTransitive => CompatibilityStrategy::BackwardTransitive,
+        SchemaCompatibility::ForwardTransitive => CompatibilityStrategy::ForwardTransitive,
+        SchemaCompatibility::FullTransitive => CompatibilityStrategy::FullTransitive,
+    }
+}
+
+fn types_of(names: &BTreeSet<String>) -> Vec<SubscriptionType> {
+    use SubscriptionType::{Exclusive, Failover, KeyShared, Shared};
+    let all = [(Exclusive, "Exclusive"), (Shared, "Shared"), (Failover, "Failover"), (KeyShared, "Key_Shared")];
+    let enabled = |name: &str| names.is_empty() || names.iter().any(|given| given.eq_ignore_ascii_case(name));
+    all.into_iter().filter(|(_, name)| enabled(name)).map(|(kind, _)| kind).collect()
+}
+
+/// The tighter of two rates, 0 = no limit.
+fn tighter(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
+    let min = |a: u64, b: u64| if a == 0 || (b != 0 && b < a) { b } else { a };
+    (min(one.0, other.0), min(one.1, other.1))
+}
+
+fn limits_of(policies: &EffectivePolicies, base: &TopicLimits) -> TopicLimits {
+    let (calls, period_s) = policies.subscribe_rate;
+    // One policy serves both quotas; where only the age is bounded, it is that one's.
+    let over = if policies.backlog_quota_bytes > 0 { policies.backlog_bytes_policy } else { policies.backlog_age_policy };
+    TopicLimits {
+        max_producers: policies.max_producers,
+        max_consumers: policies.max_consumers,
+        max_consumers_per_subscription: policies.max_consumers_per_subscription,
+        max_subscriptions: policies.max_subscriptions,
+        max_unacked_per_consumer: policies.max_unacked_per_consumer,
+        max_unacked_per_subscription: policies.max_unacked_per_subscription,
+        max_message_bytes: policies.max_message_bytes,
+        encryption_required: policies.encryption_required,
+        deduplication: policies.deduplication,
+        message_ttl_s: policies.message_ttl_s,
+        delayed_delivery: policies.delayed_delivery.active,
+        delayed_tick_ms: policies.delayed_delivery.tick_time,
+        max_delay_ms: policies.delayed_delivery.max_delivery_delay_in_millis,
+        backlog_quota_bytes: policies.backlog_quota_bytes,
+        backlog_quota_s: policies.backlog_quota_s,
+        backlog_policy: over.code(),
+        allowed_types: types_of(&policies.subscription_types),
+        publish_rate: policies.publish_rate,
+        dispatch_rate: tighter(policies.subscription_dispatch_rate, policies.topic_dispatch_rate),
+        subscribe_rate: calls.div_ceil(period_s.max(1)),
+        ..base.clone()
+    }
+}
+
+/// Retention in units of ours: -1 is "without bound", anything else is times the unit.
+fn bound(value: i64, unit: u64) -> Option<u64> {
+    u64::try_from(value).ok().map(|value| value.saturating_mul(unit))
+}
+
+fn log_settings_of(policies: &EffectivePolicies, base: &LogSettings) -> LogSettings {
+    let Retention { time_minutes, size_mib } = policies.retention;
+    let persistence = &policies.persistence;
+    LogSettings {
+        ensemble_size: persistence.bookkeeper_ensemble,
+        write_quorum: persistence.bookkeeper_write_quorum,
+        ack_quorum: persistence.bookkeeper_ack_quorum,
+        retention_ms: bound(time_minutes, MINUTE_MS),
+        retention_bytes: bound(size_mib, MEBIBYTE),
+        ..base.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::default_topic_limits;
+    use meridian_policy::{BrokerDefaults, Policies, TopicPolicies, resolve};
+
+    fn effective(policies: &Policies, topic: &TopicPolicies) -> EffectivePolicies {
+        resolve(Some(topic), policies, &BrokerDefaults::default())
+    }
+
+    #[test]
+    fn policies_become_numbers() {
+        let topic = TopicPolicies {
+            max_producers: Some(3),
+            subscription_types_enabled: Some(BTreeSet::from(["Shared".to_owned()])),
+            retention: Some(Retention { time_minutes: 2, size_mib: -1 }),
+            ..Default::default()
+        };
+        let policies = effective(&Policies::default(), &topic);
+        let limits = limits_of(&policies, &default_topic_limits());
+        assert_eq!(limits.max_producers, 3);
+        assert_eq!(limits.allowed_types, [SubscriptionType::Shared]);
+        assert_eq!(limits.max_unacked_per_consumer, 50_000);
+        let log = log_settings_of(&policies, &LogSettings::default());
+        assert_eq!((log.retention_ms, log.retention_bytes), (Some(120_000), None));
+        assert_eq!(log.ensemble_size, 1);
+    }
+
+    #[test]
+    fn defaults_stay_what_the_configuration_says() {
+        let policies = effective(&Policies::default(), &TopicPolicies::default());
+        assert_eq!(limits_of(&policies, &default_topic_limits()), default_topic_limits());
+    }
+
+    #[test]
+    fn the_tighter_rate_counts() {
+        assert_eq!(tighter((0, 5), (7, 0)), (7, 5));
+        assert_eq!(tighter((3, 5), (7, 4)), (3, 4));
     }
 }

@@ -6,7 +6,7 @@ use crate::error::BrokerError;
 use meridian_topic::TopicHandle;
 use meridian_types::TopicName;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Whether a missing topic is created.
@@ -93,16 +93,27 @@ impl BrokerService {
 
     async fn load(self: Arc<Self>, name: &TopicName, exists: bool, ticket: LoadTicket) {
         let limit = Duration::from_secs(self.config.topic_load_timeout_s);
+        let started = Instant::now();
         let outcome = timeout(limit, self.open(name)).await.unwrap_or_else(|_| {
             let what = format!("loading topic {name}");
             Err(BrokerError::TimedOut { what, limit_ms: limit.as_millis() as u64 })
         });
+        let handle = outcome.as_ref().ok().cloned();
         match &outcome {
-            Ok(_) if !exists => self.announce(TopicEvent::Created(name.clone())),
-            Ok(_) => {}
-            Err(error) => tracing::warn!(topic = %name, %error, "topic could not be loaded"),
+            Ok(_) => self.metrics.topic_load_ms.observe(started.elapsed().as_secs_f64() * 1000.0),
+            Err(error) => {
+                self.metrics.topic_load_failures.inc();
+                tracing::warn!(topic = %name, %error, "topic could not be loaded");
+            }
         }
         ticket.finish(outcome);
+        if let Some(handle) = handle {
+            // Policies may have changed while it was opened.
+            self.push_settings(&handle);
+            if !exists {
+                self.announce(TopicEvent::Created(name.clone()));
+            }
+        }
     }
 
     async fn open(&self, name: &TopicName) -> Result<Arc<dyn TopicHandle>, BrokerError> {

@@ -59,6 +59,8 @@ where
     let mut writer = std::pin::pin!(writer);
     let reader = std::pin::pin!(reader);
     let mut end = session.end.subscribe();
+    let mut closed = session.service.closed();
+    session.service.metrics().connections_created.inc();
     let reason = {
         let mut write = std::pin::pin!(write_loop(&session, writer.as_mut()));
         let reason = tokio::select! {
@@ -66,6 +68,7 @@ where
             result = write.as_mut() => Err(result.map_or_else(|error| format!("write failed: {error}"), |()| "closed".into())),
             reason = keep_alive_loop(&session) => Ok(reason),
             reason = session.refresh_credentials() => Ok(reason),
+            _ = closed.wait_for(|closed| *closed) => Ok("the broker has shut down".to_owned()),
             reason = end.wait_for(Option::is_some) => {
                 Ok(reason.ok().and_then(|reason| reason.clone()).unwrap_or_default())
             }
@@ -83,6 +86,7 @@ where
     };
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, writer.shutdown()).await;
     tracing::debug!(peer = %session.peer, reason, "connection ended");
+    session.service.metrics().connections_closed.inc();
     session.detach_all().await;
 }
 
@@ -95,7 +99,9 @@ async fn read_loop<R: AsyncRead>(
     let mut decoder = FrameDecoder::new(FrameLimits::before_connect());
     let mut buffer = ReadBuffer::new(session.service.config().session.max_read_buffer_bytes);
     loop {
-        session.throttle.admitted(&session.outbound).await;
+        if session.throttle.admitted(&session.outbound).await {
+            session.service.metrics().reads_paused.inc();
+        }
         match buffer.fill(reader.as_mut(), &decoder).await {
             Ok(0) if buffer.bytes.is_empty() => return "closed by the peer".to_owned(),
             Ok(0) => return "closed by the peer within a frame".to_owned(),
@@ -111,7 +117,10 @@ async fn read_loop<R: AsyncRead>(
                     }
                     decoder.set_limits(FrameLimits::for_messages(max_message_bytes));
                 }
-                Err(reason) => return reason,
+                Err(reason) => {
+                    session.service.metrics().protocol_errors.inc();
+                    return reason;
+                }
             }
         }
     }

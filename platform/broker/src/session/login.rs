@@ -86,6 +86,7 @@ impl Session {
         let principal = match checked.await {
             Ok(Ok(principal)) => principal,
             Ok(Err(error)) => {
+                self.service.metrics().logins_refused.inc();
                 tracing::warn!(peer = %self.peer, %error, "login refused");
                 self.send(request_error(NO_REQUEST, ServerError::AuthenticationError, REFUSED));
                 return Err(format!("login refused: {error}"));
@@ -99,9 +100,13 @@ impl Session {
     }
 
     fn connected(&self, connect: &CommandConnect, principal: Principal) -> Result<(), String> {
-        if let Err(text) = self.service.access().check_proxy(&principal, connect.proxy_version.is_some()) {
-            self.send(request_error(NO_REQUEST, ServerError::AuthorizationError, &text));
-            return Err(text);
+        if let Err(error) = self.service.access().check_proxy(&principal, connect.proxy_version.is_some()) {
+            self.send(request_error(NO_REQUEST, ServerError::AuthorizationError, &error.to_string()));
+            return Err(error.to_string());
+        }
+        if self.service.is_closing() {
+            self.send(request_error(NO_REQUEST, ServerError::ServiceNotReady, "Server is not ready"));
+            return Err("the broker is shutting down".to_owned());
         }
         let config = self.service.config();
         let flags = connect.feature_flags.unwrap_or_default();

@@ -25,6 +25,7 @@ impl Session {
                     ..Default::default()
                 },
             };
+            session.service.metrics().lookups.inc();
             session.send(response);
         });
     }
@@ -67,6 +68,7 @@ impl Session {
                     ..Default::default()
                 },
             };
+            session.service.metrics().lookups.inc();
             session.send(response);
         });
     }

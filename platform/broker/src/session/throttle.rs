@@ -93,16 +93,17 @@ impl Throttle {
             && self.commands.load(Ordering::SeqCst) <= self.limits.commands / 2
     }
 
-    /// Waits while too much is under way or the peer does not read what it gets.
-    pub async fn admitted(&self, outbound: &Outbound) {
+    /// Waits while too much is under way or the peer does not read what it gets; true = it had to wait.
+    pub async fn admitted(&self, outbound: &Outbound) -> bool {
         if !self.is_over() && !outbound.is_over() {
-            return;
+            return false;
         }
         self.paused.store(true, Ordering::SeqCst);
         while !(self.is_at_half() && outbound.is_drained()) {
             self.resume.notified().await;
         }
         self.paused.store(false, Ordering::SeqCst);
+        true
     }
 }
 
@@ -112,14 +113,14 @@ mod tests {
     use bytes::BufMut;
     use std::future::Future;
     use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
+    use std::task::{Context, Waker};
 
     fn limits() -> ThrottleLimits {
         ThrottleLimits { publishes: 10, publish_bytes: 1000, commands: 4 }
     }
 
-    fn is_ready(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
-        future.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
+    fn is_ready(future: std::pin::Pin<&mut impl Future<Output = bool>>) -> bool {
+        future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]

@@ -1,0 +1,202 @@
+//! Figures for Prometheus: counters of the broker, and the topics' figures under Pulsar's names.
+//!
+//! Role: [`BrokerMetrics`] counts what happens; [`BrokerService::metrics_text`] walks the topics when it is asked, so that
+//! nothing is kept per topic for it.
+//! Must never know: HTTP.
+
+use crate::service::BrokerService;
+use meridian_topic::{SubscriptionStats, TopicStats};
+use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, Registry, TextEncoder};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// Bounds of the load times, in ms.
+const LOAD_BUCKETS_MS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 2_000.0, 10_000.0];
+
+/// Counters of a broker.
+pub struct BrokerMetrics {
+    registry: Registry,
+    /// Connections accepted.
+    pub connections_created: IntCounter,
+    /// Connections ended.
+    pub connections_closed: IntCounter,
+    /// Logins refused.
+    pub logins_refused: IntCounter,
+    /// Connections ended because the peer broke the protocol.
+    pub protocol_errors: IntCounter,
+    /// Times that a connection was not read any more because too much was under way.
+    pub reads_paused: IntCounter,
+    /// Lookups and partition counts answered.
+    pub lookups: IntCounter,
+    /// Topics that could not be loaded.
+    pub topic_load_failures: IntCounter,
+    /// How long topics took to load, ms.
+    pub topic_load_ms: Histogram,
+}
+
+impl BrokerMetrics {
+    /// Counters at zero, in a registry of their own.
+    #[allow(clippy::expect_used)]
+    pub fn new() -> Self {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help).expect("the name is constant and valid");
+            registry.register(Box::new(counter.clone())).expect("the name is used once");
+            counter
+        };
+        let load = HistogramOpts::new("pulsar_topic_load_times", "Topic load time in ms").buckets(LOAD_BUCKETS_MS.to_vec());
+        let topic_load_ms = Histogram::with_opts(load).expect("the name is constant and valid");
+        registry.register(Box::new(topic_load_ms.clone())).expect("the name is used once");
+        Self {
+            connections_created: counter("pulsar_connection_created_total_count", "Connections accepted"),
+            connections_closed: counter("pulsar_connection_closed_total_count", "Connections ended"),
+            logins_refused: counter("meridian_broker_logins_refused_total", "Logins refused"),
+            protocol_errors: counter("meridian_broker_protocol_errors_total", "Connections ended by a protocol error"),
+            reads_paused: counter("meridian_broker_reads_paused_total", "Times that a connection was not read"),
+            lookups: counter("meridian_broker_lookups_total", "Lookups and partition counts answered"),
+            topic_load_failures: counter("pulsar_topic_load_failed_count", "Topics that could not be loaded"),
+            topic_load_ms,
+            registry,
+        }
+    }
+}
+
+impl Default for BrokerMetrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Samples by family, so that each family stands together in the text.
+#[derive(Default)]
+struct Families(BTreeMap<&'static str, String>);
+
+impl Families {
+    fn add(&mut self, name: &'static str, labels: &str, value: f64) {
+        let family = self.0.entry(name).or_insert_with(|| {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            format!("# TYPE {name} {kind}\n")
+        });
+        // Writing into a string can't fail.
+        let _ = writeln!(family, "{name}{{{labels}}} {value}");
+    }
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+impl BrokerService {
+    /// All figures as Prometheus text.
+    pub fn metrics_text(&self) -> String {
+        let mut families = Families::default();
+        let cluster = format!("cluster=\"{}\"", escaped(&self.config().cluster));
+        let mut per_namespace: BTreeMap<String, f64> = BTreeMap::new();
+        for topic in self.loaded_topics() {
+            let name = topic.name();
+            let namespace = name.namespace().to_string();
+            let labels =
+                format!("{cluster},namespace=\"{}\",topic=\"{}\"", escaped(&namespace), escaped(name.as_str()));
+            *per_namespace.entry(namespace).or_default() += 1.0;
+            add_topic(&mut families, &labels, &topic.stats());
+        }
+        for (namespace, count) in per_namespace {
+            let labels = format!("{cluster},namespace=\"{}\"", escaped(&namespace));
+            families.add("pulsar_topics_count", &labels, count);
+        }
+        families.add("pulsar_active_connections", &cluster, f64::from(self.connections().open()));
+        families.add("pulsar_broker_topics_count", &cluster, self.topic_count() as f64);
+        families.add("meridian_broker_topics_loading", &cluster, self.loading_count() as f64);
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.metrics().registry.gather(), &mut text) {
+            tracing::warn!(%error, "broker counters could not be written");
+        }
+        let mut text = String::from_utf8(text).unwrap_or_default();
+        families.0.values().for_each(|family| text.push_str(family));
+        text
+    }
+}
+
+fn add_topic(families: &mut Families, labels: &str, stats: &TopicStats) {
+    let consumers: usize = stats.subscriptions.iter().map(|one| one.consumers.len()).sum();
+    let backlog: u64 = stats.subscriptions.iter().map(|one| one.backlog_entries).sum();
+    let figures = [
+        ("pulsar_subscriptions_count", stats.subscriptions.len() as f64),
+        ("pulsar_producers_count", stats.producers.len() as f64),
+        ("pulsar_consumers_count", consumers as f64),
+        ("pulsar_rate_in", stats.rate_in),
+        ("pulsar_rate_out", stats.rate_out),
+        ("pulsar_throughput_in", stats.throughput_in),
+        ("pulsar_throughput_out", stats.throughput_out),
+        ("pulsar_average_msg_size", stats.average_message_bytes),
+        ("pulsar_in_messages_total", stats.messages_in as f64),
+        ("pulsar_in_bytes_total", stats.bytes_in as f64),
+        ("pulsar_out_messages_total", stats.messages_out as f64),
+        ("pulsar_out_bytes_total", stats.bytes_out as f64),
+        ("pulsar_storage_size", stats.storage_bytes as f64),
+        ("pulsar_storage_logical_size", stats.storage_bytes as f64),
+        ("pulsar_storage_backlog_size", stats.backlog_bytes as f64),
+        ("pulsar_msg_backlog", backlog as f64),
+        ("meridian_publish_latency_us_p50", stats.publish_latency_us_p50 as f64),
+        ("meridian_publish_latency_us_p99", stats.publish_latency_us_p99 as f64),
+    ];
+    for (name, value) in figures {
+        families.add(name, labels, value);
+    }
+    if let Some(log) = &stats.log {
+        families.add("meridian_topic_pending_appends", labels, log.pending_appends as f64);
+        families.add("pulsar_storage_ledgers_count", labels, log.ledgers.len() as f64);
+    }
+    for subscription in &stats.subscriptions {
+        let labels = format!("{labels},subscription=\"{}\"", escaped(&subscription.name));
+        add_subscription(families, &labels, subscription);
+    }
+}
+
+fn add_subscription(families: &mut Families, labels: &str, stats: &SubscriptionStats) {
+    let ack_rate: f64 = stats.consumers.iter().map(|consumer| consumer.ack_rate).sum();
+    let figures = [
+        ("pulsar_subscription_back_log", stats.backlog_entries as f64),
+        ("pulsar_subscription_back_log_no_delayed", stats.backlog_entries.saturating_sub(stats.delayed_entries) as f64),
+        ("pulsar_subscription_delayed", stats.delayed_entries as f64),
+        ("pulsar_subscription_unacked_messages", stats.unacked_messages as f64),
+        ("pulsar_subscription_blocked_on_unacked_messages", f64::from(u8::from(stats.blocked_on_unacked))),
+        ("pulsar_subscription_consumers_count", stats.consumers.len() as f64),
+        ("pulsar_subscription_msg_rate_out", stats.rate_out),
+        ("pulsar_subscription_msg_throughput_out", stats.throughput_out),
+        ("pulsar_subscription_msg_rate_redeliver", stats.rate_redeliver),
+        ("pulsar_subscription_msg_ack_rate", ack_rate),
+        ("pulsar_subscription_msg_rate_expired", stats.rate_expired),
+        ("pulsar_subscription_total_msg_expired", stats.expired_total as f64),
+        ("pulsar_subscription_last_expire_timestamp", stats.last_expire_ms as f64),
+        ("pulsar_subscription_last_acked_timestamp", stats.last_acked_ms as f64),
+        ("pulsar_subscription_last_consumed_timestamp", stats.last_consumed_ms as f64),
+        ("pulsar_subscription_last_mark_delete_advanced_timestamp", stats.last_mark_delete_ms as f64),
+        ("pulsar_out_messages_total", stats.messages_out as f64),
+        ("pulsar_out_bytes_total", stats.bytes_out as f64),
+        ("meridian_subscription_waits", f64::from(u8::from(stats.waiting.is_some()))),
+    ];
+    for (name, value) in figures {
+        families.add(name, labels, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_stand_together_and_labels_are_escaped() {
+        let mut families = Families::default();
+        families.add("pulsar_out_messages_total", "topic=\"a\"", 1.0);
+        families.add("pulsar_rate_in", "topic=\"a\"", 0.5);
+        families.add("pulsar_out_messages_total", "topic=\"b\"", 2.0);
+        assert_eq!(
+            families.0["pulsar_out_messages_total"],
+            "# TYPE pulsar_out_messages_total counter\npulsar_out_messages_total{topic=\"a\"} 1\n\
+             pulsar_out_messages_total{topic=\"b\"} 2\n"
+        );
+        assert!(families.0["pulsar_rate_in"].starts_with("# TYPE pulsar_rate_in gauge\n"));
+        assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\n");
+    }
+}

@@ -1,0 +1,177 @@
+//! What a broker does by itself: ticks, new policies, unused topics, and its own end.
+//!
+//! One task each, for all topics together. All end with the service's last handle or at [`BrokerService::shut_down`].
+
+use super::listing::is_system_topic;
+use super::{BrokerService, now_ms};
+use crate::error::BrokerError;
+use meridian_policy::{EffectivePolicies, InactiveTopicDeleteMode};
+use meridian_registry::Changed;
+use meridian_topic::{TopicHandle, TopicStats};
+use meridian_types::TopicName;
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+/// Pause between two ticks of topics and logs.
+const TICK: Duration = Duration::from_secs(1);
+/// Changes of policies that follow each other are put in force together after this time.
+const GATHER: Duration = Duration::from_millis(100);
+
+impl BrokerService {
+    /// Starts what runs by itself. Once.
+    pub fn start(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.factory.on_fenced(Arc::new({
+            let this = this.clone();
+            move |topic: &TopicName| {
+                let Some(service) = this.upgrade() else { return };
+                let (runtime, topic) = (service.runtime.clone(), topic.clone());
+                runtime.spawn(async move {
+                    if let Err(error) = service.unload_topic(&topic).await {
+                        tracing::warn!(%topic, %error, "a fenced topic did not close well");
+                    }
+                });
+            }
+        }));
+        let tasks = [
+            tokio::spawn(tick_topics(this.clone())),
+            tokio::spawn(tick_logs(this.clone())),
+            tokio::spawn(follow_policies(this.clone(), self.registry.changes())),
+            tokio::spawn(collect_inactive(this, Duration::from_secs(self.config.inactive_topic_check_s.max(1)))),
+        ];
+        self.tasks.lock().extend(tasks);
+    }
+
+    /// Whether the broker is ending.
+    pub fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    /// Ends the broker: loads nothing more, closes all topics, then all connections.
+    ///
+    /// # Errors
+    /// The first topic's error, or [`BrokerError::TimedOut`]; connections are closed nevertheless.
+    pub async fn shut_down(self: &Arc<Self>) -> Result<(), BrokerError> {
+        self.closing.send_replace(true);
+        self.loads.close();
+        let names = self.loaded_topics().iter().map(|topic| topic.name().clone()).collect();
+        let limit = Duration::from_millis(self.config.shutdown_timeout_ms);
+        let outcome = timeout(limit, self.unload_all(names)).await.unwrap_or_else(|_| {
+            let what = "closing all topics".to_owned();
+            Err(BrokerError::TimedOut { what, limit_ms: self.config.shutdown_timeout_ms })
+        });
+        self.closed.send_replace(true);
+        for task in self.tasks.lock().drain(..) {
+            task.abort();
+        }
+        outcome
+    }
+
+    /// Puts the policies in force again for the topics that a change concerns.
+    fn push_policies(&self, concerned: &HashSet<Changed>) {
+        let everything = concerned.contains(&Changed::Everything);
+        for topic in self.loaded_topics() {
+            let name = topic.name();
+            let hit = everything
+                || concerned.contains(&Changed::Namespace(name.namespace()))
+                || concerned.contains(&Changed::TopicPolicies(name.base()));
+            if hit {
+                self.push_settings(&topic);
+            }
+        }
+    }
+
+    /// Puts the policies in force for one topic.
+    pub(super) fn push_settings(&self, topic: &Arc<dyn TopicHandle>) {
+        let settings = self.topic_settings(topic.name());
+        topic.set_limits(settings.limits);
+        self.factory.set_log_settings(topic.name(), &settings.log);
+    }
+
+    async fn delete_inactive(&self) {
+        let now_ms = now_ms();
+        for topic in self.loaded_topics() {
+            let name = topic.name();
+            if is_system_topic(name) || !is_unused(&topic.stats(), &self.registry.effective(name), now_ms) {
+                continue;
+            }
+            match self.delete_topic(name, false).await {
+                Ok(()) => tracing::info!(topic = %name, "deleted: nobody has used it"),
+                Err(error) => tracing::debug!(topic = %name, %error, "an unused topic was not deleted"),
+            }
+        }
+    }
+}
+
+/// Whether a topic's policy says that it goes.
+fn is_unused(stats: &TopicStats, policies: &EffectivePolicies, now_ms: u64) -> bool {
+    let policy = &policies.inactive_topics;
+    let idle_ms = now_ms.saturating_sub(stats.last_activity_ms.max(stats.loaded_ms));
+    if !policy.delete_while_inactive || idle_ms < u64::from(policy.max_inactive_duration_seconds) * 1000 {
+        return false;
+    }
+    let free = |all_gone: bool| stats.producers.is_empty() && stats.waiting_producers == 0 && all_gone;
+    match policy.inactive_topic_delete_mode {
+        InactiveTopicDeleteMode::DeleteWhenNoSubscriptions => free(stats.subscriptions.is_empty()),
+        InactiveTopicDeleteMode::DeleteWhenSubscriptionsCaughtUp => {
+            free(stats.subscriptions.iter().all(|one| one.consumers.is_empty() && one.backlog_entries == 0))
+        }
+    }
+}
+
+async fn tick_topics(service: Weak<BrokerService>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(service) = service.upgrade() else { return };
+        let now_ms = now_ms();
+        for topic in service.loaded_topics() {
+            topic.tick(now_ms);
+        }
+        service.last_tick_ms.store(now_ms, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+async fn tick_logs(service: Weak<BrokerService>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(service) = service.upgrade() else { return };
+        service.factory.tick(now_ms()).await;
+    }
+}
+
+async fn follow_policies(service: Weak<BrokerService>, mut changes: Receiver<Changed>) {
+    loop {
+        let mut concerned = HashSet::new();
+        match changes.recv().await {
+            Ok(changed) => concerned.insert(changed),
+            Err(RecvError::Lagged(_)) => concerned.insert(Changed::Everything),
+            Err(RecvError::Closed) => return,
+        };
+        sleep(GATHER).await;
+        loop {
+            match changes.try_recv() {
+                Ok(changed) => concerned.insert(changed),
+                Err(TryRecvError::Lagged(_)) => concerned.insert(Changed::Everything),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => break,
+            };
+        }
+        let Some(service) = service.upgrade() else { return };
+        service.push_policies(&concerned);
+    }
+}
+
+async fn collect_inactive(service: Weak<BrokerService>, every: Duration) {
+    loop {
+        sleep(every).await;
+        let Some(service) = service.upgrade() else { return };
+        service.delete_inactive().await;
+    }
+}
