@@ -108,8 +108,8 @@ impl Access {
             Wish::Consume(topic, name) => (Action::Consume, Scope::Subscription(topic, name), "Consume"),
             Wish::List(namespace) => (Action::Lookup, Scope::Namespace(namespace), "GetTopicsOfNamespace"),
         };
-        self.door.authorize(principal.caller(), action, &scope).map_err(|denied| {
-            BrokerError::Denied(format!("Client is not authorized to {text}: {}", denied.reason))
-        })
+        self.door
+            .authorize(principal.caller(), action, &scope)
+            .map_err(|denied| BrokerError::Denied(format!("Client is not authorized to {text}: {}", denied.reason)))
     }
 }

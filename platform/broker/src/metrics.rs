@@ -44,7 +44,8 @@ impl BrokerMetrics {
             registry.register(Box::new(counter.clone())).expect("the name is used once");
             counter
         };
-        let load = HistogramOpts::new("pulsar_topic_load_times", "Topic load time in ms").buckets(LOAD_BUCKETS_MS.to_vec());
+        let load =
+            HistogramOpts::new("pulsar_topic_load_times", "Topic load time in ms").buckets(LOAD_BUCKETS_MS.to_vec());
         let topic_load_ms = Histogram::with_opts(load).expect("the name is constant and valid");
         registry.register(Box::new(topic_load_ms.clone())).expect("the name is used once");
         Self {

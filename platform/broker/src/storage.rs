@@ -8,9 +8,7 @@ use crate::error::BrokerError;
 use crate::factory::{FencedListener, TopicFactory, TopicSettings};
 use meridian_managed_ledger::{LogError, LogSettings, ManagedLedgers};
 use meridian_topic::api::BoxFuture;
-use meridian_topic::{
-    NonPersistentTopic, PersistentTopic, SystemClock, TopicDeps, TopicEvents, TopicHandle, log_name,
-};
+use meridian_topic::{NonPersistentTopic, PersistentTopic, SystemClock, TopicDeps, TopicEvents, TopicHandle, log_name};
 use meridian_types::{Domain, NamespaceName, TopicName};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -81,7 +79,7 @@ impl TopicFactory for StorageFactory {
     ) -> BoxFuture<'_, Result<Arc<dyn TopicHandle>, BrokerError>> {
         Box::pin(async move {
             let handle: Arc<dyn TopicHandle> = match name.domain() {
-                Domain::NonPersistent => NonPersistentTopic::new(name, settings.limits, self.deps.clone()),
+                Domain::NonPersistent => NonPersistentTopic::new(name, settings.limits, self.deps.clock.clone()),
                 Domain::Persistent => {
                     let TopicSettings { limits, log } = settings;
                     PersistentTopic::open(name, &self.logs, log, limits, self.deps.clone()).await?
@@ -124,7 +122,9 @@ impl TopicFactory for StorageFactory {
 
     fn properties(&self, name: &TopicName) -> BTreeMap<String, String> {
         let all = self.logs.opened(&log_name(name)).map(|log| log.properties()).unwrap_or_default();
-        all.into_iter().filter_map(|(key, value)| Some((key.strip_prefix(PROPERTY_PREFIX)?.to_owned(), value))).collect()
+        all.into_iter()
+            .filter_map(|(key, value)| Some((key.strip_prefix(PROPERTY_PREFIX)?.to_owned(), value)))
+            .collect()
     }
 
     fn set_properties<'a>(

@@ -68,7 +68,8 @@ impl BrokerService {
         let namespace = name.namespace();
         let deleted = self.registry.namespace(&namespace).is_none_or(|policies| policies.deleted);
         let local = name.local();
-        let allowed = is_system_topic(name) || self.registry.effective_namespace(&namespace).auto_topic_creation.allowed;
+        let allowed =
+            is_system_topic(name) || self.registry.effective_namespace(&namespace).auto_topic_creation.allowed;
         allowed && !deleted && local.trim() == local
     }
 

@@ -3,8 +3,8 @@
 //! Invariant: B2 the slot is emptied only after the handle has closed (or the close has failed, which is reported; the
 //! next owner's fencing makes a half-closed log harmless).
 
-use super::{BrokerService, TopicEvent};
 use super::topic_map::{Departure, Leave};
+use super::{BrokerService, TopicEvent};
 use crate::error::BrokerError;
 use meridian_managed_ledger::LogError;
 use meridian_topic::{TopicError, TopicErrorKind};

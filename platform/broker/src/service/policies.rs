@@ -92,7 +92,8 @@ fn tighter(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
 fn limits_of(policies: &EffectivePolicies, base: &TopicLimits) -> TopicLimits {
     let (calls, period_s) = policies.subscribe_rate;
     // One policy serves both quotas; where only the age is bounded, it is that one's.
-    let over = if policies.backlog_quota_bytes > 0 { policies.backlog_bytes_policy } else { policies.backlog_age_policy };
+    let over =
+        if policies.backlog_quota_bytes > 0 { policies.backlog_bytes_policy } else { policies.backlog_age_policy };
     TopicLimits {
         max_producers: policies.max_producers,
         max_consumers: policies.max_consumers,

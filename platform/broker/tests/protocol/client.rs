@@ -4,7 +4,10 @@ use crate::fake::FakeFactory;
 use bytes::{Bytes, BytesMut};
 use meridian_broker::session::{Peer, serve};
 use meridian_broker::{Access, BrokerConfig, BrokerParts, BrokerService};
-use meridian_metadata::MemoryStore;
+use meridian_door::{Door, DoorConfig};
+use meridian_metadata::{MemoryStore, SharedStore};
+use meridian_policy::{BrokerDefaults, ClusterData};
+use meridian_registry::Registry;
 use meridian_wire::encode::{encode_command, encode_with_payload};
 use meridian_wire::frame::{Frame, FrameDecoder};
 use meridian_wire::payload;
@@ -28,13 +31,15 @@ pub struct Broker {
 impl Broker {
     pub async fn start(config: BrokerConfig) -> Self {
         let factory = Arc::new(FakeFactory::default());
-        let parts = BrokerParts {
-            config,
-            store: Arc::new(MemoryStore::new()),
-            factory: factory.clone(),
-            access: Access::default(),
-        };
-        Self { service: BrokerService::new(parts).await.unwrap(), factory }
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        let registry = Registry::open(store.clone(), BrokerDefaults::default()).await.unwrap();
+        registry.bootstrap(&ClusterData::default(), 4).await.unwrap();
+        let door = Arc::new(Door::new(DoorConfig::default(), registry.clone()));
+        let access = Access { identity: None, door };
+        let parts = BrokerParts { config, store, registry, factory: factory.clone(), access };
+        let service = BrokerService::new(parts).await.unwrap();
+        service.start();
+        Self { service, factory }
     }
 
     /// A connection that has said nothing yet. `room` bytes fit into it each way.
@@ -119,7 +124,8 @@ impl Client {
     }
 
     pub async fn producer(&mut self, producer_id: u64, topic: &str) {
-        self.send(CommandProducer { topic: topic.to_owned(), producer_id, request_id: 100, ..Default::default() }).await;
+        self.send(CommandProducer { topic: topic.to_owned(), producer_id, request_id: 100, ..Default::default() })
+            .await;
         match self.body().await {
             Body::ProducerSuccess(success) => assert_eq!(success.request_id, 100),
             other => panic!("not PRODUCER_SUCCESS: {other:?}"),
@@ -153,7 +159,8 @@ impl Client {
 
 /// An entry as clients send it.
 pub fn entry(sequence_id: u64, body: &[u8]) -> Bytes {
-    let metadata = MessageMetadata { producer_name: "p".to_owned(), sequence_id, publish_time: 1, ..Default::default() };
+    let metadata =
+        MessageMetadata { producer_name: "p".to_owned(), sequence_id, publish_time: 1, ..Default::default() };
     let mut bytes = BytesMut::new();
     payload::encode(&metadata, body, &mut bytes);
     bytes.freeze()

@@ -87,7 +87,11 @@ async fn a_client_that_answers_stays() {
     }
 }
 
-async fn lookup(client: &mut Client, topic: &str, listener: Option<&str>) -> meridian_wire::proto::CommandLookupTopicResponse {
+async fn lookup(
+    client: &mut Client,
+    topic: &str,
+    listener: Option<&str>,
+) -> meridian_wire::proto::CommandLookupTopicResponse {
     let advertised_listener_name = listener.map(str::to_owned);
     let request =
         CommandLookupTopic { topic: topic.to_owned(), request_id: 7, advertised_listener_name, ..Default::default() };
@@ -203,7 +207,15 @@ async fn schemas_get_versions_and_are_compared() {
         (5, schema(4, "{"), Err(ServerError::IncompatibleSchema)),
     ] {
         let topic = "with-schema".to_owned();
-        client.send(CommandProducer { topic, producer_id: id, request_id: id, schema: Some(schema), ..Default::default() }).await;
+        client
+            .send(CommandProducer {
+                topic,
+                producer_id: id,
+                request_id: id,
+                schema: Some(schema),
+                ..Default::default()
+            })
+            .await;
         match (client.body().await, expected) {
             (Body::ProducerSuccess(success), Ok(version)) => {
                 assert_eq!(&success.schema_version.unwrap()[..], version.to_be_bytes());

@@ -30,6 +30,8 @@ pub enum Call {
     Seek(SeekTo),
 }
 
+type Stored = Arc<Mutex<BTreeSet<TopicName>>>;
+
 struct Attached {
     sink: Arc<dyn ClientSink>,
     id: u64,
@@ -47,6 +49,7 @@ struct State {
 /// A topic that records.
 pub struct FakeTopic {
     name: TopicName,
+    stored: Stored,
     state: Mutex<State>,
     keys: AtomicU64,
     changed: watch::Sender<u64>,
@@ -59,9 +62,10 @@ pub struct FakeTopic {
 }
 
 impl FakeTopic {
-    fn new(name: TopicName) -> Self {
+    fn new(name: TopicName, stored: Stored) -> Self {
         Self {
             name,
+            stored,
             state: Mutex::default(),
             keys: AtomicU64::new(1),
             changed: watch::channel(0).0,
@@ -364,6 +368,7 @@ impl TopicHandle for FakeTopic {
             if busy {
                 return Err(TopicError::new(TopicErrorKind::Busy, "Topic has active producers/subscriptions"));
             }
+            self.stored.lock().unwrap().remove(&self.name);
             self.close().await
         })
     }
@@ -373,7 +378,7 @@ impl TopicHandle for FakeTopic {
 #[derive(Default)]
 pub struct FakeFactory {
     topics: Mutex<HashMap<TopicName, Arc<FakeTopic>>>,
-    stored: Mutex<BTreeSet<TopicName>>,
+    stored: Stored,
     opened: AtomicU64,
     /// Opening waits while this is closed.
     pub slow: Mutex<Option<Arc<Semaphore>>>,
@@ -382,7 +387,12 @@ pub struct FakeFactory {
 impl FakeFactory {
     pub fn topic(&self, name: &str) -> Arc<FakeTopic> {
         let name = TopicName::parse(name).unwrap();
-        self.topics.lock().unwrap().entry(name.clone()).or_insert_with(|| Arc::new(FakeTopic::new(name))).clone()
+        self.topics
+            .lock()
+            .unwrap()
+            .entry(name.clone())
+            .or_insert_with(|| Arc::new(FakeTopic::new(name, self.stored.clone())))
+            .clone()
     }
 
     pub fn opened(&self) -> u64 {
@@ -402,7 +412,9 @@ impl TopicFactory for FakeFactory {
                 slow.acquire().await.unwrap().forget();
             }
             self.opened.fetch_add(1, Ordering::SeqCst);
-            self.stored.lock().unwrap().insert(name.clone());
+            if name.domain() == meridian_types::Domain::Persistent {
+                self.stored.lock().unwrap().insert(name.clone());
+            }
             let handle: Arc<dyn TopicHandle> = self.topic(name.as_str());
             Ok(handle)
         })
@@ -427,6 +439,12 @@ impl TopicFactory for FakeFactory {
     }
 
     fn set_log_settings(&self, _name: &TopicName, _settings: &LogSettings) {}
+
+    fn properties(&self, _name: &TopicName) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
+
+    fn on_fenced(&self, _listener: meridian_broker::factory::FencedListener) {}
 
     fn set_properties<'a>(
         &'a self,

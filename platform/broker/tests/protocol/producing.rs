@@ -75,8 +75,7 @@ async fn the_same_id_again_is_pending_then_there() {
     let topic = broker.factory.topic("a");
     topic.close_gate();
     let mut client = broker.connect().await;
-    let mut request =
-        CommandProducer { topic: "a".to_owned(), producer_id: 1, request_id: 1, ..Default::default() };
+    let mut request = CommandProducer { topic: "a".to_owned(), producer_id: 1, request_id: 1, ..Default::default() };
     client.send(request.clone()).await;
     request.request_id = 2;
     client.send(request.clone()).await;

@@ -104,7 +104,9 @@ async fn consumers_that_are_not_there_are_named() {
     let broker = Broker::start(BrokerConfig::default()).await;
     let mut client = broker.connect().await;
     client.send(CommandUnsubscribe { consumer_id: 8, request_id: 1, force: None }).await;
-    client.send(CommandSeek { consumer_id: 8, request_id: 2, message_id: Some(id(1, 1)), message_publish_time: None }).await;
+    client
+        .send(CommandSeek { consumer_id: 8, request_id: 2, message_id: Some(id(1, 1)), message_publish_time: None })
+        .await;
     client.send(CommandGetLastMessageId { consumer_id: 8, request_id: 3 }).await;
     for request_id in 1..=3 {
         let Body::Error(error) = client.body().await else { panic!("no error") };
