@@ -2,6 +2,8 @@
 //!
 //! The test starts itself again as the process to be killed.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 use meridian_metadata::{Condition, Operation, RocksStore, SharedStore};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

@@ -23,8 +23,8 @@ pub use access::{AccessRules, Action, Grants, Permission, Refusal, Scope, decide
 pub use bundles::BundlesData;
 pub use effective::{AutoSubscriptionCreation, AutoTopicCreation, BrokerDefaults, EffectivePolicies, resolve};
 pub use limits::{
-    BacklogQuota, BacklogQuotaKind, BacklogQuotaPolicy, DelayedDelivery, InactiveTopicDeleteMode, InactiveTopics,
-    Persistence, Retention,
+    BacklogQuota, BacklogQuotaKind, BacklogQuotaPolicy, BookieAffinity, DelayedDelivery, InactiveTopicDeleteMode,
+    InactiveTopics, Persistence, Retention,
 };
 pub use namespace::{
     AuthPolicies, AutoSubscriptionCreationOverride, AutoTopicCreationOverride, EntryFilters, Policies,
@@ -38,12 +38,20 @@ use meridian_types::{Classify, ErrorClass};
 
 /// Why a value was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: {rule}")]
 pub struct PolicyError {
     /// The value, as given.
     pub what: String,
-    /// The rule that it breaks.
+    /// The rule that it breaks; empty where `what` says it in words that command line users look for.
     pub rule: &'static str,
+}
+
+impl std::fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.rule {
+            "" => f.write_str(&self.what),
+            rule => write!(f, "{}: {rule}", self.what),
+        }
+    }
 }
 
 impl Classify for PolicyError {

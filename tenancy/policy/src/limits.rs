@@ -173,7 +173,7 @@ impl Persistence {
         if ensemble < write || write < ack || ack == 0 {
             return refuse(
                 format!("Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})"),
-                "does not hold",
+                "",
             );
         }
         if self.managed_ledger_max_mark_delete_rate < 0.0 {
@@ -181,6 +181,17 @@ impl Persistence {
         }
         Ok(())
     }
+}
+
+/// Groups of bookies that a namespace's ledgers go to.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BookieAffinity {
+    /// Groups that are used first, separated by commas.
+    pub bookkeeper_affinity_group_primary: String,
+    /// Groups that are used if those do not suffice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bookkeeper_affinity_group_secondary: Option<String>,
 }
 
 /// Delayed delivery.
@@ -275,7 +286,7 @@ mod tests {
         };
         assert!(persistence(3, 2, 2).check().is_ok());
         let refused = persistence(2, 5, 2).check().unwrap_err().to_string();
-        assert!(refused.starts_with("Bookkeeper Ensemble (2) >= WriteQuorum (5) >= AckQuorum (2)"), "{refused}");
+        assert_eq!(refused, "Bookkeeper Ensemble (2) >= WriteQuorum (5) >= AckQuorum (2)");
         assert!(persistence(2, 2, 0).check().is_err());
     }
 }

@@ -6,8 +6,8 @@
 
 use crate::access::Permission;
 use crate::{
-    BacklogQuota, BacklogQuotaKind, BundlesData, DelayedDelivery, DispatchRate, InactiveTopics, Persistence,
-    PublishRate, Retention, SubscribeRate, lenient,
+    BacklogQuota, BacklogQuotaKind, BookieAffinity, BundlesData, DelayedDelivery, DispatchRate, InactiveTopics,
+    Persistence, PublishRate, Retention, SubscribeRate, lenient,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -286,6 +286,9 @@ pub struct Policies {
     /// Dispatch waits while acknowledgements can't be stored.
     #[serde(default, rename = "dispatcherPauseOnAckStatePersistentEnabled", skip_serializing_if = "Option::is_none")]
     pub dispatcher_pause_on_ack_state_persistent_enabled: Option<bool>,
+    /// Bookies that ledgers go to.
+    #[serde(default, rename = "bookieAffinityGroup", skip_serializing_if = "Option::is_none")]
+    pub bookie_affinity_group: Option<BookieAffinity>,
     /// Group that is spread over failure domains.
     #[serde(default, rename = "antiAffinityGroup", skip_serializing_if = "Option::is_none")]
     pub anti_affinity_group: Option<String>,

@@ -114,8 +114,8 @@ impl Registry {
     pub(crate) fn check_clusters<'a>(&self, names: impl Iterator<Item = &'a String>) -> Result<(), RegistryError> {
         for name in names {
             if self.cluster(name).is_none() {
-                let what = format!("Cluster {name}");
-                return Err(PolicyError { what, rule: "does not exist" }.into());
+                let what = format!("Cluster {name} does not exist.");
+                return Err(PolicyError { what, rule: "" }.into());
             }
         }
         Ok(())

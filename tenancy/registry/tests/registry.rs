@@ -1,6 +1,8 @@
 //! The registry over a memory store: what is written is read, by this process and by another.
 
-use meridian_metadata::{Condition, MemoryStore, MetadataError, SharedStore};
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+use meridian_metadata::{Condition, MemoryStore, MetadataError, RocksStore, SharedStore};
 use meridian_policy::{BrokerDefaults, ClusterData, Policies, PolicyError, PublishRate, TenantInfo, TopicPolicies};
 use meridian_registry::{Changed, Registry, RegistryError};
 use meridian_types::{NamespaceName, TopicName};
@@ -89,6 +91,22 @@ async fn another_process_sees_changes_and_a_later_one_everything() {
 }
 
 #[tokio::test]
+async fn everything_is_there_again_after_a_restart_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let open_on_disk = || Arc::new(RocksStore::open(dir.path()).unwrap()) as SharedStore;
+    {
+        let registry = bootstrapped(&open_on_disk()).await;
+        registry.create_partitioned(&topic("x"), 3, BTreeMap::new()).await.unwrap();
+        let role = |tenant: &mut TenantInfo| Ok::<_, RegistryError>(tenant.admin_roles.insert("r".into()));
+        registry.update_tenant("public", role).await.unwrap();
+    }
+    let registry = bootstrapped(&open_on_disk()).await;
+    assert_eq!(registry.partitions(&topic("x")), Some(3));
+    assert_eq!(registry.tenant("public").unwrap().admin_roles, BTreeSet::from(["r".to_owned()]));
+    assert_eq!(registry.all_namespaces().len(), 2);
+}
+
+#[tokio::test]
 async fn concurrent_changes_are_all_kept() {
     let registry = bootstrapped(&store()).await;
     let tasks: Vec<_> = (0..8)
@@ -120,7 +138,7 @@ async fn a_refused_change_changes_nothing() {
         Ok::<_, RegistryError>(())
     };
     let refused = registry.update_namespace(&ns("public/default"), unknown_cluster).await.unwrap_err();
-    assert_eq!(refused.to_string(), "Cluster nowhere: does not exist");
+    assert_eq!(refused.to_string(), "Cluster nowhere does not exist.");
     let policies = registry.namespace(&ns("public/default")).unwrap();
     assert!(!policies.replication_clusters.contains("nowhere"));
     let missing = registry.update_namespace(&ns("public/none"), |_| Ok::<_, RegistryError>(())).await;
