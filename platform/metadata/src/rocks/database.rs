@@ -25,8 +25,10 @@ const LOG_BYTES: u64 = 16 * 1024 * 1024;
 const OPEN_FILES: i32 = 64;
 const INFO_LOG_BYTES: usize = 1024 * 1024;
 const INFO_LOGS: usize = 2;
-/// Room that must be on the disk again before a store whose write failed is reopened.
-const PROBE_BYTES: usize = 1024 * 1024;
+/// Room that must be on the disk again before a store whose write failed is reopened: opening flushes the log, and one
+/// that fails half-way would take the reads away too.
+const PROBE_CHUNKS: usize = 16;
+const PROBE_CHUNK_BYTES: usize = 1024 * 1024;
 
 /// The database; absent while a reopen has not succeeded yet.
 pub(super) struct Database {
@@ -112,7 +114,10 @@ impl Database {
     fn probe(&self) -> std::io::Result<()> {
         let path = self.path.with_extension("probe");
         let written = File::create(&path).and_then(|mut file| {
-            file.write_all(&vec![0x5a; PROBE_BYTES])?;
+            let chunk = vec![0x5a; PROBE_CHUNK_BYTES];
+            for _ in 0..PROBE_CHUNKS {
+                file.write_all(&chunk)?;
+            }
             file.sync_data()
         });
         std::fs::remove_file(&path)?;
