@@ -424,8 +424,8 @@ fn keyed(producer: &str, sequence_id: u64, key: &str, value: &str) -> meridian_t
 
 fn values(client: &Client) -> Vec<String> {
     let value = |(_, delivery): &(u64, meridian_topic::Delivery)| {
-        let (_, value) = meridian_wire::payload::decode(&delivery.payload).unwrap();
-        String::from_utf8(value.to_vec()).unwrap()
+        let (_, value) = meridian_wire::payload::decode(&delivery.payload).expect("metadata");
+        String::from_utf8_lossy(&value).into_owned()
     };
     client.got.lock().iter().map(value).collect()
 }
