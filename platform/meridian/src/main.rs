@@ -1,1 +1,31 @@
-fn main() {}
+//! The one binary.
+//!
+//! Role: reads the command line and hands over to a subcommand; nothing is decided here.
+//! Failure: an error ends the process with exit code 1 and one line that says what to change.
+//! Must never know: any protocol decision.
+#![forbid(unsafe_code)]
+
+mod bookie;
+mod cli;
+mod config;
+mod floors;
+mod logging;
+mod ready;
+mod standalone;
+mod tokens;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    match cli::Cli::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("meridian: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

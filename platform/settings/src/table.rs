@@ -142,6 +142,7 @@ settings! {
     AnonymousUserRole: "anonymousUserRole", Kind::Text, "", true, "Role of who shows no credentials; empty = refuse them.";
     AuthorizationEnabled: "authorizationEnabled", Kind::Switch, "false", true, "Roles need grants.";
     SuperUserRoles: "superUserRoles", Kind::List, "", true, "Roles that may do everything.";
+    AuthorizationAllowWildcardsMatching: "authorizationAllowWildcardsMatching", Kind::Switch, "false", true, "Roles in grants may be patterns: `name*` or `*name`.";
     ProxyRoles: "proxyRoles", Kind::List, "", true, "Roles that may speak for others (original principal).";
     TokenSecretKey: "tokenSecretKey", Kind::Secret, "", true, "Key of HMAC tokens: `file://…`, `data:;base64,…` or base64.";
     TokenPublicKey: "tokenPublicKey", Kind::Text, "", true, "Public key of signed tokens: `file://…` or `data:;base64,…`.";
@@ -229,13 +230,14 @@ settings! {
     ManagedLedgerMaxLedgerRolloverTimeSeconds: "managedLedgerMaxLedgerRolloverTimeSeconds", Kind::Seconds, "0", false, "The same in seconds; 0 = the setting in minutes counts.";
     ManagedLedgerDefaultMarkDeleteRateLimit: "managedLedgerDefaultMarkDeleteRateLimit", Kind::Decimal, "1.0", true, "Writes per second and cursor of acknowledgements that nobody waits for.";
     ManagedLedgerCacheSizeMB: "managedLedgerCacheSizeMB", Kind::Count, "0", true, "Cache of recent entries in MiB; 0 = an eighth of the memory, 512 at most.";
+    AutoSkipNonRecoverableData: "autoSkipNonRecoverableData", Kind::Switch, "false", true, "Skip ledgers whose entries are lost on every bookie instead of failing.";
     CatchUpCacheSizeMB: "catchUpCacheSizeMB", Kind::Count, "64", false, "Cache of entries that lagging readers read, in MiB.";
     ManagedLedgerMaxUnconfirmedMB: "managedLedgerMaxUnconfirmedMB", Kind::Count, "256", false, "Bytes of one topic that wait for storage at most, in MiB.";
     Bookies: "bookies", Kind::Count, "1", false, "Bookies in this process.";
     JournalDirectories: "journalDirectories", Kind::List, "", true, "Journal folders of the bookie; empty = under the data folder.";
     LedgerDirectories: "ledgerDirectories", Kind::List, "", true, "Ledger folders of the bookie; empty = under the data folder.";
     JournalSyncData: "journalSyncData", Kind::Switch, "true", true, "Sync the journal before an add is answered. `false` loses acknowledged messages when the machine fails.";
-    JournalMaxSizeMB: "journalMaxSizeMB", Kind::Count, "256", true, "Size of a journal file in MiB.";
+    JournalMaxSizeMB: "journalMaxSizeMB", Kind::Count, "64", true, "Size of a journal file in MiB.";
     JournalDirectIo: "journalDirectIo", Kind::Switch, "false", false, "Write the journal past the page cache.";
     JournalThreadPriority: "journalThreadPriority", Kind::Count, "0", false, "Real-time priority of the journal thread (SCHED_FIFO); 0 = ordinary.";
     DbStorageWriteCacheMaxSizeMb: "dbStorage_writeCacheMaxSizeMb", Kind::Count, "64", true, "Write caches of a bookie in MiB (two halves).";

@@ -36,6 +36,20 @@ impl fmt::Debug for BookieId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct RegionId(pub u32);
 
+impl RegionId {
+    /// The id of a region by its name: CRC32C (Castagnoli, reflected); zero, which is no region, becomes 1.
+    pub fn of(name: &str) -> Self {
+        let mut crc = !0u32;
+        for byte in name.bytes() {
+            crc ^= u32::from(byte);
+            for _ in 0..8 {
+                crc = if crc & 1 == 1 { (crc >> 1) ^ 0x82f6_3b78 } else { crc >> 1 };
+            }
+        }
+        Self((!crc).max(1))
+    }
+}
+
 /// One life of a topic: drawn at creation, so that a topic deleted and created again is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Incarnation(pub u64);
@@ -43,3 +57,15 @@ pub struct Incarnation(pub u64);
 /// The epoch of an owner (a broker that opened a managed ledger); a higher one fences a lower one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct OwnerEpoch(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn region_ids_are_castagnoli() {
+        // The check value of CRC-32C.
+        assert_eq!(RegionId::of("123456789"), RegionId(0xe306_9283));
+        assert_eq!(RegionId::of(""), RegionId(1));
+    }
+}

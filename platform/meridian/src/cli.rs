@@ -1,0 +1,89 @@
+//! The command line.
+
+use crate::{bookie, config, standalone, tokens};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// An error that ends the process: its text is all that is left of it.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// A multi-region, geo-replicated messaging platform that speaks the Pulsar protocol.
+#[derive(Parser)]
+#[command(name = "meridian", version, about, long_about = None)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one region in this process: metadata, bookies, broker, admin API.
+    Standalone(StandaloneArgs),
+    /// Print every setting with its default and what it does.
+    Settings {
+        /// As the reference page of the documentation.
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Work on a storage node's folders.
+    Bookie {
+        #[command(subcommand)]
+        command: BookieCommand,
+    },
+    /// Make and check tokens.
+    Tokens {
+        #[command(subcommand)]
+        command: tokens::TokensCommand,
+    },
+}
+
+#[derive(Subcommand)]
+enum BookieCommand {
+    /// Build the index anew from the entry logs. The node must not run.
+    RebuildIndex(StandaloneArgs),
+}
+
+/// Where settings come from.
+#[derive(Args, Clone)]
+pub struct StandaloneArgs {
+    /// Folder of all data; made if absent.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Properties file (key=value), e.g. a broker.conf.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// One setting; wins over the file. May be given many times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Bookies in this process.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub bookies: Option<u16>,
+    /// Write the addresses here as JSON once everything answers (for scripts that use port 0).
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Runs what was asked for.
+    ///
+    /// # Errors
+    /// Whatever ended it.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Standalone(args) => standalone::run(args),
+            Command::Settings { markdown: true } => {
+                print!("{}", meridian_settings::print::as_markdown());
+                Ok(())
+            }
+            Command::Settings { markdown: false } => {
+                print!("{}", meridian_settings::print::as_text());
+                Ok(())
+            }
+            Command::Bookie { command: BookieCommand::RebuildIndex(args) } => {
+                let (settings, _) = config::load(&args)?;
+                bookie::rebuild_index(&settings, &args.data_dir)
+            }
+            Command::Tokens { command } => tokens::run(command),
+        }
+    }
+}

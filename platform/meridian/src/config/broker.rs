@@ -1,0 +1,274 @@
+//! Settings of the broker: sessions, topics, identity, TLS.
+
+use super::storage;
+use crate::ready::Addresses;
+use meridian_broker::config::{AdvertisedListener, SessionLimits, default_topic_limits};
+use meridian_broker::{BrokerConfig, CheckIntervals};
+use meridian_door::DoorConfig;
+use meridian_identity::tls::TlsFiles;
+use meridian_identity::{IdentityConfig, TokenConfig};
+use meridian_policy::{
+    AccessRules, AutoSubscriptionCreation, AutoTopicCreation, BacklogQuotaPolicy, BrokerDefaults, ClusterData,
+    DelayedDelivery, InactiveTopicDeleteMode, InactiveTopics, Persistence, Retention, SchemaCompatibility,
+};
+use meridian_settings::{Key, Settings};
+use meridian_topic::TopicLimits;
+
+fn small(settings: &Settings, key: Key) -> u32 {
+    u32::try_from(settings.count(key)).unwrap_or(u32::MAX)
+}
+
+/// Host name that clients are told to connect to.
+pub fn advertised_host(settings: &Settings) -> &str {
+    settings.optional(Key::AdvertisedAddress).unwrap_or("localhost")
+}
+
+fn sessions(settings: &Settings) -> SessionLimits {
+    let high = usize::try_from(settings.count(Key::ConnectionOutboundHighWaterBytes)).unwrap_or(1 << 20).max(64 << 10);
+    SessionLimits {
+        max_message_bytes: small(settings, Key::MaxMessageSize),
+        keep_alive_interval_s: settings.count(Key::KeepAliveIntervalSeconds).max(1),
+        liveness_timeout_ms: settings.count(Key::ConnectionLivenessCheckTimeoutMillis),
+        max_pending_publishes: small(settings, Key::MaxPendingPublishRequestsPerConnection).max(1),
+        outbound_high_bytes: high,
+        outbound_low_bytes: high / 4,
+        max_connections: small(settings, Key::BrokerMaxConnections),
+        max_connections_per_ip: small(settings, Key::BrokerMaxConnectionsPerIp),
+        auth_refresh_check_s: settings.count(Key::AuthenticationRefreshCheckSeconds).max(1),
+        max_concurrent_lookups: small(settings, Key::MaxConcurrentLookupRequest).max(1),
+        max_consumer_metadata_chars: small(settings, Key::MaxConsumerMetadataSize) as usize,
+        ..SessionLimits::default()
+    }
+}
+
+/// What namespaces and topics get that set nothing themselves.
+pub fn defaults(settings: &Settings) -> BrokerDefaults {
+    let partitioned = settings.text(Key::AllowAutoTopicCreationType) == "partitioned";
+    let quota = |key: Key| if settings.switch(Key::BacklogQuotaCheckEnabled) { settings.number(key) } else { -1 };
+    let idle_s = match small(settings, Key::BrokerDeleteInactiveTopicsMaxInactiveDurationSeconds) {
+        0 => small(settings, Key::BrokerDeleteInactiveTopicsFrequencySeconds),
+        set => set,
+    };
+    BrokerDefaults {
+        cluster: settings.text(Key::ClusterName).to_owned(),
+        auto_topic_creation: AutoTopicCreation {
+            allowed: settings.switch(Key::AllowAutoTopicCreation),
+            partitions: partitioned.then(|| small(settings, Key::DefaultNumPartitions).max(1)),
+        },
+        auto_subscription_creation: AutoSubscriptionCreation {
+            allowed: settings.switch(Key::AllowAutoSubscriptionCreation),
+        },
+        retention: Retention {
+            time_minutes: settings.number(Key::DefaultRetentionTimeInMinutes),
+            size_mib: settings.number(Key::DefaultRetentionSizeInMB),
+        },
+        message_ttl_s: small(settings, Key::TtlDurationDefaultInSeconds),
+        backlog_quota_bytes: quota(Key::BacklogQuotaDefaultLimitBytes),
+        backlog_quota_s: quota(Key::BacklogQuotaDefaultLimitSecond),
+        backlog_policy: match settings.text(Key::BacklogQuotaDefaultRetentionPolicy) {
+            "producer_exception" => BacklogQuotaPolicy::ProducerException,
+            "consumer_backlog_eviction" => BacklogQuotaPolicy::ConsumerBacklogEviction,
+            _ => BacklogQuotaPolicy::ProducerRequestHold,
+        },
+        deduplication: settings.switch(Key::BrokerDeduplicationEnabled),
+        persistence: Persistence {
+            bookkeeper_ensemble: small(settings, Key::ManagedLedgerDefaultEnsembleSize).max(1),
+            bookkeeper_write_quorum: small(settings, Key::ManagedLedgerDefaultWriteQuorum).max(1),
+            bookkeeper_ack_quorum: small(settings, Key::ManagedLedgerDefaultAckQuorum).max(1),
+            managed_ledger_max_mark_delete_rate: settings.decimal(Key::ManagedLedgerDefaultMarkDeleteRateLimit),
+            ..Persistence::default()
+        },
+        max_producers: small(settings, Key::MaxProducersPerTopic),
+        max_consumers: small(settings, Key::MaxConsumersPerTopic),
+        max_consumers_per_subscription: small(settings, Key::MaxConsumersPerSubscription),
+        max_subscriptions: small(settings, Key::MaxSubscriptionsPerTopic),
+        max_topics: small(settings, Key::MaxTopicsPerNamespace),
+        max_unacked_per_consumer: small(settings, Key::MaxUnackedMessagesPerConsumer),
+        max_unacked_per_subscription: small(settings, Key::MaxUnackedMessagesPerSubscription),
+        delayed_delivery: DelayedDelivery {
+            active: settings.switch(Key::DelayedDeliveryEnabled),
+            tick_time: settings.count(Key::DelayedDeliveryTickTimeMillis).max(1),
+            max_delivery_delay_in_millis: settings.count(Key::DelayedDeliveryMaxDelayInMillis),
+        },
+        inactive_topics: InactiveTopics {
+            inactive_topic_delete_mode: match settings.text(Key::BrokerDeleteInactiveTopicsMode) {
+                "delete_when_subscriptions_caught_up" => InactiveTopicDeleteMode::DeleteWhenSubscriptionsCaughtUp,
+                _ => InactiveTopicDeleteMode::DeleteWhenNoSubscriptions,
+            },
+            max_inactive_duration_seconds: idle_s,
+            delete_while_inactive: settings.switch(Key::BrokerDeleteInactiveTopicsEnabled),
+        },
+        schema_compatibility: schema_rule(settings.text(Key::SchemaCompatibilityStrategy)),
+        schema_validation_enforced: settings.switch(Key::IsSchemaValidationEnforced),
+        allow_auto_update_schema: settings.switch(Key::IsAllowAutoUpdateSchemaEnabled),
+        subscription_types: settings.list(Key::SubscriptionTypesEnabled).into_iter().collect(),
+        ..BrokerDefaults::default()
+    }
+}
+
+fn schema_rule(name: &str) -> SchemaCompatibility {
+    match name {
+        "ALWAYS_INCOMPATIBLE" => SchemaCompatibility::AlwaysIncompatible,
+        "ALWAYS_COMPATIBLE" => SchemaCompatibility::AlwaysCompatible,
+        "BACKWARD" => SchemaCompatibility::Backward,
+        "FORWARD" => SchemaCompatibility::Forward,
+        "BACKWARD_TRANSITIVE" => SchemaCompatibility::BackwardTransitive,
+        "FORWARD_TRANSITIVE" => SchemaCompatibility::ForwardTransitive,
+        "FULL_TRANSITIVE" => SchemaCompatibility::FullTransitive,
+        _ => SchemaCompatibility::Full,
+    }
+}
+
+/// Limits of topics that no policy sets.
+fn topic_limits(settings: &Settings) -> TopicLimits {
+    let ring = settings.switch(Key::SubscriptionKeySharedUseConsistentHashing);
+    TopicLimits {
+        encryption_required: settings.switch(Key::EncryptionRequireOnProducer),
+        dedup_max_producers: small(settings, Key::BrokerDeduplicationMaxNumberOfProducers),
+        dedup_snapshot_entries: small(settings, Key::BrokerDeduplicationEntriesInterval),
+        batch_index_ack: settings.switch(Key::AcknowledgmentAtBatchIndexLevelEnabled),
+        failover_delay_ms: settings.count(Key::ActiveConsumerFailoverDelayTimeMillis),
+        key_shared_consistent_hashing: ring
+            .then(|| small(settings, Key::SubscriptionKeySharedConsistentHashingReplicaPoints).max(1)),
+        dispatch_read_entries: small(settings, Key::DispatcherMaxReadBatchSize).max(1),
+        dispatch_read_bytes: settings.count(Key::DispatcherMaxReadSizeBytes).max(1),
+        dispatch_round_robin_entries: small(settings, Key::DispatcherMaxRoundRobinBatchSize).max(1),
+        ..default_topic_limits()
+    }
+}
+
+/// Pauses between checks of topics.
+pub fn check_intervals(settings: &Settings) -> CheckIntervals {
+    let expiry_s = match settings.count(Key::MessageExpiryCheckIntervalInSeconds) {
+        0 => settings.count(Key::MessageExpiryCheckIntervalInMinutes).max(1) * 60,
+        own => own,
+    };
+    let quota_s = settings.count(Key::BacklogQuotaCheckIntervalInSeconds).max(1);
+    CheckIntervals { expiry_ms: expiry_s * 1000, quota_ms: quota_s * 1000 }
+}
+
+/// The region's entry in the cluster registry.
+pub fn cluster_data(config: &BrokerConfig) -> ClusterData {
+    let listener = config.listeners.first();
+    ClusterData {
+        service_url: config.web_url.clone(),
+        service_url_tls: config.web_url_tls.clone(),
+        broker_service_url: listener.and_then(|listener| listener.broker_url.clone()),
+        broker_service_url_tls: listener.and_then(|listener| listener.broker_url_tls.clone()),
+        ..ClusterData::default()
+    }
+}
+
+/// Who may do what.
+pub fn door(settings: &Settings) -> DoorConfig {
+    DoorConfig {
+        authorization: settings.switch(Key::AuthorizationEnabled),
+        rules: AccessRules {
+            super_users: settings.list(Key::SuperUserRoles).into_iter().collect(),
+            wildcards: settings.switch(Key::AuthorizationAllowWildcardsMatching),
+        },
+        proxy_roles: settings.list(Key::ProxyRoles).into_iter().collect(),
+    }
+}
+
+/// The broker, once it is known where it listens.
+pub fn broker(settings: &Settings, at: &Addresses) -> BrokerConfig {
+    let host = advertised_host(settings);
+    let url = |scheme: &str, address: Option<std::net::SocketAddr>| {
+        address.map(|address| format!("{scheme}://{host}:{}", address.port()))
+    };
+    let mut listeners = vec![AdvertisedListener {
+        name: settings.optional(Key::InternalListenerName).unwrap_or("internal").to_owned(),
+        broker_url: url("pulsar", at.binary),
+        broker_url_tls: url("pulsar+ssl", at.binary_tls),
+    }];
+    listeners.extend(advertised_listeners(&settings.list(Key::AdvertisedListeners)));
+    BrokerConfig {
+        cluster: settings.text(Key::ClusterName).to_owned(),
+        listeners,
+        web_url: url("http", at.web),
+        web_url_tls: url("https", at.web_tls),
+        session: sessions(settings),
+        max_concurrent_topic_loads: small(settings, Key::MaxConcurrentTopicLoadRequest).max(1),
+        topic_load_timeout_s: settings.count(Key::TopicLoadTimeoutSeconds).max(1),
+        max_partitions_per_topic: small(settings, Key::MaxNumPartitionsPerPartitionedTopic),
+        inactive_topic_check_s: settings.count(Key::BrokerDeleteInactiveTopicsFrequencySeconds).max(1),
+        topic_list_watcher: settings.switch(Key::EnableBrokerTopicListWatcher),
+        max_pattern_chars: small(settings, Key::SubscriptionPatternMaxLength) as usize,
+        expose_broker_entry_metadata: settings.switch(Key::ExposingBrokerEntryMetadataToClientEnabled),
+        shutdown_timeout_ms: settings.count(Key::BrokerShutdownTimeoutMs).max(1),
+        topic_limits: topic_limits(settings),
+        log_settings: storage::log(settings),
+        ..BrokerConfig::default()
+    }
+}
+
+/// `name:pulsar://host:port` items; both schemes of one name make one listener.
+fn advertised_listeners(items: &[String]) -> Vec<AdvertisedListener> {
+    let mut listeners: Vec<AdvertisedListener> = Vec::new();
+    for item in items {
+        let Some((name, url)) = item.split_once(':') else { continue };
+        let at = listeners.iter().position(|listener| listener.name == name).unwrap_or_else(|| {
+            listeners.push(AdvertisedListener { name: name.to_owned(), broker_url: None, broker_url_tls: None });
+            listeners.len() - 1
+        });
+        if url.starts_with("pulsar+ssl://") {
+            listeners[at].broker_url_tls = Some(url.to_owned());
+        } else if url.starts_with("pulsar://") {
+            listeners[at].broker_url = Some(url.to_owned());
+        }
+    }
+    listeners
+}
+
+/// Who may come in, and how they prove it.
+pub fn identity(settings: &Settings) -> IdentityConfig {
+    IdentityConfig {
+        providers: settings.list(Key::AuthenticationProviders),
+        anonymous_role: settings.optional(Key::AnonymousUserRole).map(str::to_owned),
+        token: TokenConfig {
+            secret_key: settings.text(Key::TokenSecretKey).to_owned(),
+            public_key: settings.text(Key::TokenPublicKey).to_owned(),
+            public_alg: settings.text(Key::TokenPublicAlg).to_owned(),
+            auth_claim: settings.text(Key::TokenAuthClaim).to_owned(),
+            audience_claim: settings.text(Key::TokenAudienceClaim).to_owned(),
+            audience: settings.text(Key::TokenAudience).to_owned(),
+            clock_skew_s: settings.count(Key::TokenAllowedClockSkewSeconds),
+        },
+        basic_auth_conf: settings.text(Key::BasicAuthConf).to_owned(),
+    }
+}
+
+/// Certificates of the TLS listeners.
+pub fn tls_files(settings: &Settings, alpn: &[&[u8]]) -> TlsFiles {
+    TlsFiles {
+        certificate: settings.text(Key::TlsCertificateFilePath).to_owned(),
+        key: settings.text(Key::TlsKeyFilePath).to_owned(),
+        trust: settings.text(Key::TlsTrustCertsFilePath).to_owned(),
+        require_client_certificate: settings.switch(Key::TlsRequireTrustedClientCertOnConnect),
+        alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_listeners_join_their_schemes() {
+        let items = ["a:pulsar://h:1", "a:pulsar+ssl://h:2", "b:pulsar://g:3"].map(str::to_owned);
+        let listeners = advertised_listeners(&items);
+        assert_eq!(listeners.len(), 2);
+        assert_eq!(listeners[0].broker_url.as_deref(), Some("pulsar://h:1"));
+        assert_eq!(listeners[0].broker_url_tls.as_deref(), Some("pulsar+ssl://h:2"));
+    }
+
+    #[test]
+    fn defaults_are_pulsars() {
+        let settings = Settings::default();
+        assert_eq!(topic_limits(&settings), default_topic_limits());
+        let types = ["Exclusive", "Failover", "Key_Shared", "Shared"].map(str::to_owned);
+        let expected = BrokerDefaults { subscription_types: types.into(), ..BrokerDefaults::default() };
+        assert_eq!(defaults(&settings), expected);
+    }
+}

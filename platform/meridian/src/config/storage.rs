@@ -1,0 +1,134 @@
+//! Settings of bookies, ledgers, managed ledgers and caches.
+
+use meridian_bookie::BookieConfig;
+use meridian_managed_ledger::LogSettings;
+use meridian_settings::{Key, Settings};
+use meridian_types::BookieId;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// Whole days, hours, … in a setting in minutes with an own one in seconds beside it that wins.
+fn minutes_or_seconds(settings: &Settings, minutes: Key, seconds: Key) -> u64 {
+    match settings.count(seconds) {
+        0 => settings.count(minutes) * 60,
+        own => own,
+    }
+}
+
+/// Bookie number `index` (from 0) of this process.
+pub fn bookie(settings: &Settings, data_dir: &Path, index: u64) -> BookieConfig {
+    let id = BookieId::new(format!("bookie-{index}"));
+    let home = data_dir.join(format!("bookie-{index}"));
+    // Several bookies in one process never share a folder.
+    let folders = |key: Key, fallback: &str| -> Vec<PathBuf> {
+        let given = settings.list(key);
+        if given.is_empty() {
+            return vec![home.join(fallback)];
+        }
+        given.iter().map(|dir| if index == 0 { dir.into() } else { Path::new(dir).join(id.as_str()) }).collect()
+    };
+    let (journals, ledgers) = (folders(Key::JournalDirectories, "journal"), folders(Key::LedgerDirectories, "ledgers"));
+    let mut config = BookieConfig::new(id.clone(), home.join("journal"), home.join("ledgers"));
+    config.journal_dirs = journals;
+    config.ledger_dirs = ledgers;
+    config.journal.file_bytes = settings.count(Key::JournalMaxSizeMB).max(4) * MIB;
+    config.journal.direct = settings.switch(Key::JournalDirectIo);
+    config.write_cache_bytes = (settings.count(Key::DbStorageWriteCacheMaxSizeMb).max(2) * MIB) / 2;
+    config.read_cache_bytes = settings.count(Key::DbStorageReadAheadCacheMaxSizeMb).max(1) * MIB;
+    config.entry_log_bytes = settings.count(Key::LogSizeLimit).max(MIB);
+    config.max_entry_bytes = settings.count(Key::MaxMessageSize) + MIB;
+    config.flush_interval = Duration::from_millis(settings.count(Key::FlushInterval).max(100));
+    config.disk.threshold = settings.decimal(Key::DiskUsageThreshold);
+    config.disk.low_threshold = settings.decimal(Key::DiskUsageLwmThreshold).min(config.disk.threshold);
+    config.disk.quota_bytes = Some(settings.count(Key::DiskQuotaMB) * MIB).filter(|quota| *quota > 0);
+    config.compaction.minor_threshold = settings.decimal(Key::MinorCompactionThreshold);
+    config.compaction.minor_interval = Duration::from_secs(settings.count(Key::MinorCompactionInterval));
+    config.compaction.major_threshold = settings.decimal(Key::MajorCompactionThreshold);
+    config.compaction.major_interval = Duration::from_secs(settings.count(Key::MajorCompactionInterval));
+    config
+}
+
+/// How topics' logs roll, keep and persist.
+pub fn log(settings: &Settings) -> LogSettings {
+    let number = |key: Key| u32::try_from(settings.count(key)).unwrap_or(u32::MAX).max(1);
+    let rate = settings.decimal(Key::ManagedLedgerDefaultMarkDeleteRateLimit);
+    let unlimited = |key: Key, unit: u64| u64::try_from(settings.number(key)).ok().map(|value| value * unit);
+    LogSettings {
+        ensemble_size: number(Key::ManagedLedgerDefaultEnsembleSize),
+        write_quorum: number(Key::ManagedLedgerDefaultWriteQuorum),
+        ack_quorum: number(Key::ManagedLedgerDefaultAckQuorum),
+        max_entries_per_ledger: settings.count(Key::ManagedLedgerMaxEntriesPerLedger).max(1),
+        max_bytes_per_ledger: settings.count(Key::ManagedLedgerMaxSizePerLedgerMbytes).max(1) * MIB,
+        min_rollover_ms: 1000
+            * minutes_or_seconds(
+                settings,
+                Key::ManagedLedgerMinLedgerRolloverTimeMinutes,
+                Key::ManagedLedgerMinLedgerRolloverTimeSeconds,
+            ),
+        max_rollover_ms: 1000
+            * minutes_or_seconds(
+                settings,
+                Key::ManagedLedgerMaxLedgerRolloverTimeMinutes,
+                Key::ManagedLedgerMaxLedgerRolloverTimeSeconds,
+            ),
+        retention_ms: unlimited(Key::DefaultRetentionTimeInMinutes, 60_000),
+        retention_bytes: unlimited(Key::DefaultRetentionSizeInMB, MIB),
+        cursor_flush_interval_ms: if rate > 0.0 { (1000.0 / rate) as u64 } else { 0 },
+        skip_unreadable: settings.switch(Key::AutoSkipNonRecoverableData),
+        max_unconfirmed_bytes: settings.count(Key::ManagedLedgerMaxUnconfirmedMB).max(1) * MIB,
+    }
+}
+
+/// Bytes of the cache of recent entries.
+pub fn tail_cache_bytes(settings: &Settings) -> u64 {
+    match settings.count(Key::ManagedLedgerCacheSizeMB) {
+        0 => (memory_bytes() / 8).clamp(32 * MIB, 512 * MIB),
+        set => set * MIB,
+    }
+}
+
+/// Bytes of the cache of lagging readers.
+pub fn catch_up_cache_bytes(settings: &Settings) -> u64 {
+    settings.count(Key::CatchUpCacheSizeMB).max(1) * MIB
+}
+
+/// Memory of the machine, or 4 GiB where it can't be read.
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib =
+        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.trim().parse().ok());
+    kib.map_or(4 << 30, |kib: u64| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_win_over_minutes() {
+        let mut settings = Settings::default();
+        assert_eq!(log(&settings).max_rollover_ms, 240 * 60_000);
+        settings.set_pair("test", "managedLedgerMaxLedgerRolloverTimeSeconds=5").expect("it is a setting");
+        assert_eq!(log(&settings).max_rollover_ms, 5_000);
+    }
+
+    #[test]
+    fn minus_one_is_without_limit() {
+        let mut settings = Settings::default();
+        assert_eq!(log(&settings).retention_ms, Some(0));
+        settings.set_pair("test", "defaultRetentionTimeInMinutes=-1").expect("it is a setting");
+        assert_eq!(log(&settings).retention_ms, None);
+    }
+
+    #[test]
+    fn several_bookies_share_no_folder() {
+        let mut settings = Settings::default();
+        settings.set_pair("test", "journalDirectories=/j").expect("it is a setting");
+        let (first, second) = (bookie(&settings, Path::new("/d"), 0), bookie(&settings, Path::new("/d"), 1));
+        assert_eq!(first.journal_dirs, [Path::new("/j")]);
+        assert_eq!(second.journal_dirs, [Path::new("/j/bookie-1")]);
+        assert_ne!(first.ledger_dirs, second.ledger_dirs);
+    }
+}

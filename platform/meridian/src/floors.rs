@@ -1,0 +1,119 @@
+//! The floors below the broker: metadata, bookies, ledgers, managed ledgers.
+//!
+//! Invariants: a bookie's cookie is registered in metadata when it is first seen, and from then on a bookie with wiped
+//! folders is refused (S8); garbage collection works on a complete listing only (S6).
+
+use crate::cli::Failure;
+use crate::config::storage;
+use crate::standalone::metadata_dir;
+use meridian_bookie::{DiskState, LocalBookie};
+use meridian_bookie_api::Bookie;
+use meridian_ledger::{BookieDirectory, LedgerClient, LedgerConfig};
+use meridian_managed_ledger::{CacheSettings, ManagedLedgers};
+use meridian_metadata::{Condition, RocksStore, SharedStore};
+use meridian_settings::{Key, Settings};
+use meridian_types::{BookieId, RegionId};
+use prometheus::Registry as Metrics;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where cookies of bookies stand in metadata.
+const COOKIES: &str = "bookies/cookies/";
+
+/// The bookies of this process.
+pub struct Bookies {
+    all: Vec<Arc<LocalBookie>>,
+}
+
+impl Bookies {
+    /// Deletes entries of ledgers that are gone.
+    pub async fn collect_garbage(&self) {}
+}
+
+impl BookieDirectory for Bookies {
+    fn writable(&self) -> Vec<BookieId> {
+        let writable = self.all.iter().filter(|bookie| bookie.disk_state() == DiskState::Writable);
+        writable.map(|bookie| bookie.id().clone()).collect()
+    }
+
+    fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>> {
+        self.all.iter().find(|bookie| bookie.id() == id).map(|bookie| bookie.clone() as Arc<dyn Bookie>)
+    }
+}
+
+/// Everything below the broker.
+pub struct Floors {
+    /// Metadata.
+    pub store: SharedStore,
+    /// Storage nodes.
+    pub bookies: Arc<Bookies>,
+    /// Logs.
+    pub logs: Arc<ManagedLedgers>,
+    /// Metrics of all floors.
+    pub metrics: Metrics,
+}
+
+impl Floors {
+    /// Opens everything under the data folder.
+    ///
+    /// # Errors
+    /// The first folder that is in use, damaged or can't be made.
+    pub async fn build(settings: &Settings, data_dir: &Path) -> Result<Self, Failure> {
+        std::fs::create_dir_all(data_dir).map_err(|e| format!("--data-dir {}: {e}", data_dir.display()))?;
+        let store: SharedStore = Arc::new(RocksStore::open(&metadata_dir(data_dir))?);
+        let metrics = Metrics::new();
+        let mut all = Vec::new();
+        for index in 0..settings.count(Key::Bookies).max(1) {
+            all.push(open_bookie(settings, data_dir, index, &store, &metrics).await?);
+        }
+        let bookies = Arc::new(Bookies { all });
+        let max_entry_bytes = settings.count(Key::MaxMessageSize) + (1 << 20);
+        let config = LedgerConfig { max_entry_bytes, ..LedgerConfig::default() };
+        let ledgers = Arc::new(LedgerClient::new(store.clone(), bookies.clone(), config));
+        let caches = CacheSettings {
+            tail_bytes: storage::tail_cache_bytes(settings),
+            catch_up_bytes: storage::catch_up_cache_bytes(settings),
+            ..CacheSettings::default()
+        };
+        let region = RegionId::of(settings.text(Key::ClusterName));
+        let logs = ManagedLedgers::new(ledgers, store.clone(), caches, region);
+        Ok(Self { store, bookies, logs, metrics })
+    }
+
+    /// Flushes and closes the bookies.
+    ///
+    /// # Errors
+    /// The first bookie that could not write its checkpoint.
+    pub async fn close(&self) -> Result<(), Failure> {
+        for bookie in self.bookies.all.clone() {
+            tokio::task::spawn_blocking(move || bookie.close()).await??;
+        }
+        Ok(())
+    }
+}
+
+async fn open_bookie(
+    settings: &Settings,
+    data_dir: &Path,
+    index: u64,
+    store: &SharedStore,
+    metrics: &Metrics,
+) -> Result<Arc<LocalBookie>, Failure> {
+    let mut config = storage::bookie(settings, data_dir, index);
+    let key = format!("{COOKIES}{}", config.id);
+    let registered = store.get(&key).await?;
+    config.registered_cookie = match &registered {
+        Some(entry) => Some(String::from_utf8(entry.value.to_vec())?),
+        None => None,
+    };
+    config.instance_id = settings.text(Key::ClusterName).to_owned();
+    // The first bookie's metrics stand for the process; names of metrics may occur once in a registry.
+    if index == 0 {
+        config.registry = metrics.clone();
+    }
+    let bookie = tokio::task::spawn_blocking(move || LocalBookie::open(config)).await??;
+    if registered.is_none() {
+        store.put(&key, bookie.cookie(), Condition::Absent).await?;
+    }
+    Ok(bookie)
+}

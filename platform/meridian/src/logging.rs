@@ -1,0 +1,17 @@
+//! Structured logs on standard error.
+//!
+//! `MERIDIAN_LOG` sets the filter in tracing's syntax (`info`, `meridian_broker=debug`, …); `logFormat` the form.
+
+use meridian_settings::{Key, Settings};
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging for the process.
+pub fn start(settings: &Settings) {
+    let filter = EnvFilter::try_from_env("MERIDIAN_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if settings.text(Key::LogFormat) == "json" {
+        builder.json().init();
+    } else {
+        builder.with_ansi(false).init();
+    }
+}

@@ -1,0 +1,183 @@
+//! `meridian standalone`: one region in one process.
+//!
+//! Role: builds the floors from the bottom up (metadata, bookies, ledgers, logs, policies, broker, admin API), waits for
+//! a signal, and takes them down from the top.
+//! Invariants: W1 ports are bound before anything is announced, and nothing is accepted before everything behind the
+//! ports is ready; W2 at the end topics close before the bookies do, bookies before metadata; W3 one process owns a data
+//! folder.
+//! Failure: an error before "ready" ends the process with what to change; a second signal ends it at once.
+
+use crate::cli::{Failure, StandaloneArgs};
+use crate::config::{self, broker as broker_config};
+use crate::floors::{Bookies, Floors};
+use crate::logging;
+use crate::ready::{self, Addresses};
+use meridian_admin::{AdminState, WebListener};
+use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory};
+use meridian_door::Door;
+use meridian_identity::{Identity, tls};
+use meridian_registry::Registry;
+use meridian_settings::{Key, Settings};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Stack of a runtime thread: futures are boxed where they are deep, so the usual two megabytes are not needed.
+const STACK_BYTES: usize = 1 << 20;
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// Whatever prevented the start or a clean end.
+pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let (settings, notices) = config::load(&args)?;
+    logging::start(&settings);
+    for notice in notices {
+        tracing::warn!("{notice}");
+    }
+    if settings.switch(Key::TransactionCoordinatorEnabled) {
+        return Err("transactionCoordinatorEnabled=true: transactions are not served; expected false".into());
+    }
+    let threads = match settings.count(Key::NumIOThreads) {
+        0 => std::thread::available_parallelism().map_or(2, usize::from),
+        set => usize::try_from(set).unwrap_or(2).min(256),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_stack_size(STACK_BYTES)
+        .enable_all()
+        .build()?;
+    let outcome = runtime.block_on(serve(&args, &settings, begun));
+    // Reads and calls that nobody waits for any more must not hold up the end.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+/// The ports of one region.
+struct Ports {
+    binary: Vec<Listener>,
+    web: Vec<WebListener>,
+    at: Addresses,
+}
+
+/// Names the setting in the error of a port that can't be bound.
+fn named(key: &'static str, port: u16) -> impl Fn(std::io::Error) -> String {
+    move |error| format!("{key}={port}: the port can't be bound: {error}")
+}
+
+fn bind(settings: &Settings) -> Result<Ports, Failure> {
+    let host: IpAddr = settings
+        .text(Key::BindAddress)
+        .parse()
+        .map_err(|_| format!("bindAddress={}: expected an IP address", settings.text(Key::BindAddress)))?;
+    let mut ports = Ports { binary: Vec::new(), web: Vec::new(), at: Addresses::default() };
+    if let Some(port) = settings.port(Key::BrokerServicePort) {
+        let listener =
+            Listener::bind(SocketAddr::new(host, port), None, None).map_err(named("brokerServicePort", port))?;
+        ports.at.binary = Some(listener.local_address()?);
+        ports.binary.push(listener);
+    }
+    if let Some(port) = settings.port(Key::BrokerServicePortTls) {
+        let config = tls::server_config(&broker_config::tls_files(settings, &[]))?;
+        let address = SocketAddr::new(host, port);
+        let listener = Listener::bind(address, Some(config), None).map_err(named("brokerServicePortTls", port))?;
+        ports.at.binary_tls = Some(listener.local_address()?);
+        ports.binary.push(listener);
+    }
+    if let Some(port) = settings.port(Key::WebServicePort) {
+        let listener = WebListener::bind(SocketAddr::new(host, port), None).map_err(named("webServicePort", port))?;
+        ports.at.web = Some(listener.local_address()?);
+        ports.web.push(listener);
+    }
+    if let Some(port) = settings.port(Key::WebServicePortTls) {
+        let config = tls::server_config(&broker_config::tls_files(settings, &[b"http/1.1"]))?;
+        let address = SocketAddr::new(host, port);
+        let listener = WebListener::bind(address, Some(config)).map_err(named("webServicePortTls", port))?;
+        ports.at.web_tls = Some(listener.local_address()?);
+        ports.web.push(listener);
+    }
+    if ports.binary.is_empty() {
+        return Err("brokerServicePort and brokerServicePortTls are both empty: expected at least one port".into());
+    }
+    Ok(ports)
+}
+
+async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Result<(), Failure> {
+    let ports = bind(settings)?;
+    let floors = Floors::build(settings, &args.data_dir).await?;
+    let (service, admin) = broker(settings, &floors, &ports.at).await?;
+    service.start();
+    let mut tasks: Vec<_> =
+        ports.binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))).collect();
+    tasks.extend(ports.web.into_iter().map(|listener| tokio::spawn(listener.run(admin.clone()))));
+    tasks.push(tokio::spawn(collect_garbage(floors.bookies.clone(), settings.count(Key::GcWaitTime))));
+    ready::announce(settings.text(Key::ClusterName), &ports.at, begun.elapsed(), args.ready_file.as_deref())?;
+
+    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("ending: no more connections, closing topics");
+    for task in &tasks {
+        task.abort();
+    }
+    let ended = Instant::now();
+    let ending = end(&service, &floors);
+    tokio::select! {
+        outcome = ending => {
+            outcome?;
+            tracing::info!(took_ms = ended.elapsed().as_millis() as u64, "ended");
+            Ok(())
+        }
+        _ = term.recv() => std::process::exit(1),
+        _ = interrupt.recv() => std::process::exit(1),
+    }
+}
+
+async fn broker(
+    settings: &Settings,
+    floors: &Floors,
+    at: &Addresses,
+) -> Result<(Arc<BrokerService>, AdminState), Failure> {
+    let config = broker_config::broker(settings, at);
+    let registry = Registry::open(floors.store.clone(), broker_config::defaults(settings)).await?;
+    let bundles = u32::try_from(settings.count(Key::DefaultNumberOfNamespaceBundles)).unwrap_or(4).max(1);
+    registry.bootstrap(&broker_config::cluster_data(&config), bundles).await?;
+    let identity = match settings.switch(Key::AuthenticationEnabled) {
+        true => Some(Arc::new(Identity::new(&broker_config::identity(settings))?)),
+        false => None,
+    };
+    let access = Access { identity, door: Arc::new(Door::new(broker_config::door(settings), registry.clone())) };
+    let factory = StorageFactory::new(floors.logs.clone(), broker_config::check_intervals(settings));
+    let parts = BrokerParts { config, store: floors.store.clone(), registry, factory: Arc::new(factory), access };
+    let service = BrokerService::new(parts).await?;
+    let admin = AdminState::new(service.clone(), settings.clone(), floors.metrics.clone());
+    Ok((service, admin))
+}
+
+/// Takes everything down from the top (W2).
+async fn end(service: &Arc<BrokerService>, floors: &Floors) -> Result<(), Failure> {
+    if let Err(error) = service.shut_down().await {
+        tracing::warn!(%error, "not every topic closed cleanly; the next start recovers it");
+    }
+    floors.close().await
+}
+
+/// Deletes entries of ledgers that are gone, every so often (S6).
+async fn collect_garbage(bookies: Arc<Bookies>, pause_ms: u64) {
+    let mut beat = tokio::time::interval(Duration::from_millis(pause_ms.max(1000)));
+    beat.tick().await;
+    loop {
+        beat.tick().await;
+        bookies.collect_garbage().await;
+    }
+}
+
+/// The folder of the metadata store.
+pub fn metadata_dir(data_dir: &Path) -> std::path::PathBuf {
+    data_dir.join("metadata")
+}
