@@ -18,7 +18,7 @@ use meridian_wire::proto::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -47,7 +47,7 @@ impl Broker {
         let (near, far) = tokio::io::duplex(room);
         let peer = Peer { address: "127.0.0.1:4711".parse().unwrap(), listener: None, certificates: None };
         tokio::spawn(serve(self.service.clone(), far, peer));
-        Client { stream: near, buffer: BytesMut::new(), decoder: FrameDecoder::default() }
+        Client::over(near)
     }
 
     /// A connection after CONNECT.
@@ -58,14 +58,23 @@ impl Broker {
     }
 }
 
+/// Both ways of a connection.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 /// The client's end.
 pub struct Client {
-    pub stream: DuplexStream,
+    pub stream: Box<dyn Stream>,
     buffer: BytesMut,
     decoder: FrameDecoder,
 }
 
 impl Client {
+    pub fn over(stream: impl Stream + 'static) -> Self {
+        Self { stream: Box::new(stream), buffer: BytesMut::new(), decoder: FrameDecoder::default() }
+    }
+
     pub async fn send(&mut self, command: impl Into<BaseCommand>) {
         let mut bytes = BytesMut::new();
         encode_command(&command.into(), &mut bytes);
