@@ -1,4 +1,8 @@
 //! The trait that every metadata store implements, and its words.
+//!
+//! Invariants: M1 to M4 of the crate are promised here and proven by the conformance suite.
+//! Failure: [`MetadataError`]; a dropped future leaves a write's outcome unknown.
+//! Must never know: what keys mean, any concrete store.
 
 use bytes::Bytes;
 use meridian_types::{Classify, ErrorClass};

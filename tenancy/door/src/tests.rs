@@ -1,3 +1,5 @@
+//! The door over a registry in memory (D1 to D4).
+
 use super::*;
 use meridian_metadata::MemoryStore;
 use meridian_policy::{BrokerDefaults, ClusterData, Permission, Policies, TenantInfo};

@@ -2,6 +2,7 @@
 //!
 //! Invariants: P1 the first level that has set a value decides, also when that value is zero; 0 in a result means "no
 //! limit" where its comment says so.
+//! Failure: none; every combination resolves.
 //! Must never know: where the levels are stored, topics.
 
 use crate::{
@@ -218,7 +219,8 @@ pub fn resolve(topic: Option<&TopicPolicies>, namespace: &Policies, broker: &Bro
     let age = quota(topic, namespace, broker, BacklogQuotaKind::MessageAge);
     let limit = |topic: Option<u32>, namespace: Option<u32>, broker| topic.or(namespace).unwrap_or(broker);
     let unsigned = |value: i64| u64::try_from(value).unwrap_or(0);
-    let rates = Rates { topic, namespace, broker };
+    let levels = Levels { topic, namespace, broker };
+    let (max_unacked_per_consumer, max_unacked_per_subscription) = levels.max_unacked();
     EffectivePolicies {
         auto_topic_creation: auto_topic_creation(namespace, broker),
         auto_subscription_creation: auto_subscription_creation(topic, namespace, broker),
@@ -233,17 +235,8 @@ pub fn resolve(topic: Option<&TopicPolicies>, namespace: &Policies, broker: &Bro
         backlog_quota_s: unsigned(age.limit_time.unwrap_or(-1)),
         backlog_age_policy: age.policy.unwrap_or(broker.backlog_policy),
         deduplication: topic.deduplication_enabled.or(namespace.deduplication_enabled).unwrap_or(broker.deduplication),
-        deduplication_snapshot_s: limit(
-            topic.deduplication_snapshot_interval_seconds,
-            namespace.deduplication_snapshot_interval_seconds,
-            broker.deduplication_snapshot_s,
-        ),
-        persistence: topic
-            .persistence
-            .as_ref()
-            .or(namespace.persistence.as_ref())
-            .unwrap_or(&broker.persistence)
-            .clone(),
+        deduplication_snapshot_s: levels.deduplication_snapshot_s(),
+        persistence: levels.persistence().clone(),
         max_producers: limit(topic.max_producers, namespace.max_producers_per_topic, broker.max_producers),
         max_consumers: limit(topic.max_consumers, namespace.max_consumers_per_topic, broker.max_consumers),
         max_consumers_per_subscription: limit(
@@ -257,16 +250,8 @@ pub fn resolve(topic: Option<&TopicPolicies>, namespace: &Policies, broker: &Bro
             broker.max_subscriptions,
         ),
         max_topics: namespace.max_topics_per_namespace.unwrap_or(broker.max_topics),
-        max_unacked_per_consumer: limit(
-            topic.max_unacked_messages_per_consumer,
-            namespace.max_unacked_messages_per_consumer,
-            broker.max_unacked_per_consumer,
-        ),
-        max_unacked_per_subscription: limit(
-            topic.max_unacked_messages_per_subscription,
-            namespace.max_unacked_messages_per_subscription,
-            broker.max_unacked_per_subscription,
-        ),
+        max_unacked_per_consumer,
+        max_unacked_per_subscription,
         max_message_bytes: topic.max_message_size.unwrap_or(0),
         delayed_delivery: topic
             .delayed_delivery
@@ -286,11 +271,11 @@ pub fn resolve(topic: Option<&TopicPolicies>, namespace: &Policies, broker: &Bro
             .unwrap_or(namespace.schema_validation_enforced || broker.schema_validation_enforced),
         allow_auto_update_schema: namespace.is_allow_auto_update_schema.unwrap_or(broker.allow_auto_update_schema),
         subscription_types: subscription_types(topic, namespace, broker).clone(),
-        publish_rate: rates.publish().per_second(),
-        topic_dispatch_rate: rates.topic().per_second(),
-        subscription_dispatch_rate: rates.subscription().per_second(),
-        replicator_dispatch_rate: rates.replicator().per_second(),
-        subscribe_rate: rates.subscribe().limit(),
+        publish_rate: levels.publish().per_second(),
+        topic_dispatch_rate: levels.topic().per_second(),
+        subscription_dispatch_rate: levels.subscription().per_second(),
+        replicator_dispatch_rate: levels.replicator().per_second(),
+        subscribe_rate: levels.subscribe().limit(),
     }
 }
 
@@ -342,14 +327,39 @@ fn subscription_types<'a>(
     }
 }
 
-/// The rates of one topic; a namespace sets them per cluster.
-struct Rates<'a> {
+/// The three levels of one topic.
+struct Levels<'a> {
     topic: &'a TopicPolicies,
     namespace: &'a Policies,
     broker: &'a BrokerDefaults,
 }
 
-impl Rates<'_> {
+impl Levels<'_> {
+    fn persistence(&self) -> &Persistence {
+        let set = self.topic.persistence.as_ref().or(self.namespace.persistence.as_ref());
+        set.unwrap_or(&self.broker.persistence)
+    }
+
+    fn deduplication_snapshot_s(&self) -> u32 {
+        let topic = self.topic.deduplication_snapshot_interval_seconds;
+        let set = topic.or(self.namespace.deduplication_snapshot_interval_seconds);
+        set.unwrap_or(self.broker.deduplication_snapshot_s)
+    }
+
+    /// Per consumer and per subscription.
+    fn max_unacked(&self) -> (u32, u32) {
+        let consumer =
+            self.topic.max_unacked_messages_per_consumer.or(self.namespace.max_unacked_messages_per_consumer);
+        let subscription =
+            self.topic.max_unacked_messages_per_subscription.or(self.namespace.max_unacked_messages_per_subscription);
+        (
+            consumer.unwrap_or(self.broker.max_unacked_per_consumer),
+            subscription.unwrap_or(self.broker.max_unacked_per_subscription),
+        )
+    }
+
+    // A namespace sets rates per cluster; those of the broker's own count.
+
     fn publish(&self) -> PublishRate {
         let namespace = self.namespace.publish_max_message_rate.get(&self.broker.cluster).copied();
         self.topic.publish_rate.or(namespace).unwrap_or(self.broker.publish_rate)

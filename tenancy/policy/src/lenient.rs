@@ -34,6 +34,15 @@ where
     Ok(serde_json::from_value(Value::deserialize(deserializer)?).ok())
 }
 
+/// A known name, or the default.
+pub(crate) fn known_or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned + Default,
+{
+    Ok(known(deserializer)?.unwrap_or_default())
+}
+
 /// A value, or its default for `null`.
 pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

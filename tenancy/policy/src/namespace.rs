@@ -2,6 +2,7 @@
 //!
 //! Invariants: P1 an option that is `None` is unset and not written; what Pulsar knows as a plain value has Pulsar's
 //! default.
+//! Failure: unreadable JSON is serde's error; broken rules are [`crate::PolicyError`] by [`Policies::check`].
 //! Must never know: brokers' defaults, where policies are stored.
 
 use crate::access::Permission;
@@ -207,7 +208,7 @@ pub struct Policies {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inactive_topic_policies: Option<InactiveTopics>,
     /// Subscription names and roles.
-    #[serde(default, deserialize_with = "lenient::or_default")]
+    #[serde(default, deserialize_with = "lenient::known_or_default")]
     pub subscription_auth_mode: SubscriptionAuthMode,
     /// Producers of a topic at most, 0 = no limit.
     #[serde(default, deserialize_with = "lenient::number", skip_serializing_if = "Option::is_none")]
@@ -249,7 +250,7 @@ pub struct Policies {
     #[serde(default, deserialize_with = "lenient::known", skip_serializing_if = "Option::is_none")]
     pub schema_auto_update_compatibility_strategy: Option<SchemaAutoUpdateStrategy>,
     /// Schema rule.
-    #[serde(default, deserialize_with = "lenient::or_default")]
+    #[serde(default, deserialize_with = "lenient::known_or_default")]
     pub schema_compatibility_strategy: SchemaCompatibility,
     /// Producers may register schemas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -364,6 +365,7 @@ mod tests {
             "schema_compatibility_strategy": "BACKWARD_TRANSITIVE",
             "schema_auto_update_compatibility_strategy": "no such name",
             "max_producers_per_topic": 0,
+            "subscription_auth_mode": "no such name",
             "topicDispatchRate": null,
             "unknown": 1
         }"#;

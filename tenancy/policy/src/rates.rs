@@ -1,5 +1,7 @@
 //! Rate limits as they are set; not positive means no limit.
 //!
+//! Invariants: a limit never becomes none by rounding.
+//! Failure: none; whatever is not positive is no limit.
 //! Must never know: clocks, how a rate is kept.
 
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,7 @@
 //! Tenants and clusters.
 //!
+//! Invariants: P4 names can stand in topic names, addresses have the scheme of their kind.
+//! Failure: [`PolicyError`] with the name or address.
 //! Must never know: where they are stored.
 
 use crate::{PolicyError, lenient, refuse};

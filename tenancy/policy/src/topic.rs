@@ -1,5 +1,7 @@
 //! The policies of one topic, and what is known of a partitioned topic.
 //!
+//! Invariants: P1 an option that is `None` is unset and not written.
+//! Failure: unreadable JSON is serde's error.
 //! Must never know: namespaces' and brokers' values.
 
 use crate::{

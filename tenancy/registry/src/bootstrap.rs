@@ -2,6 +2,7 @@
 //!
 //! Invariants: what exists is left as it is, but the own cluster's addresses follow the settings; a first start is one
 //! write, a later one none.
+//! Failure: [`RegistryError`]; what was created stays, and a repeat creates the rest.
 //! Must never know: the settings.
 
 use crate::keys::Key;

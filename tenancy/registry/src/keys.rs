@@ -8,6 +8,8 @@
 //! | `tenancy/topic/TENANT/NAMESPACE/DOMAIN/TOPIC` | the policies of a topic |
 //! | `tenancy/partitioned/TENANT/NAMESPACE/DOMAIN/TOPIC` | a partitioned topic |
 //!
+//! Invariants: a key that was made here is parsed back to the same; others are passed over.
+//! Failure: none.
 //! Must never know: what the values hold.
 
 use meridian_types::{NamespaceName, TopicName};

@@ -1,6 +1,7 @@
 //! Namespaces.
 //!
 //! Invariants: R3 a namespace is created together with a write of its tenant, so that the tenant can't vanish meanwhile.
+//! Failure: [`RegistryError`]; a call that failed half-way can be repeated.
 //! Must never know: who may call, topics' content.
 
 use crate::keys::{Key, partitioned_of, topic_policies_of};

@@ -1,5 +1,6 @@
 //! Values as they are stored: `{"v":1,"data":…}` in JSON.
 //!
+//! Invariants: the version is read before the data; one that is not known here is refused, never guessed.
 //! Unknown fields of the data are passed over when read, so that a rolled-back program reads what a newer one wrote as
 //! long as the version is one it knows.
 //! Failure: [`MetadataError::Corrupt`] with the key.

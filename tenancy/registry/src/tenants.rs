@@ -1,6 +1,7 @@
 //! Clusters and tenants.
 //!
 //! Invariants: R3 a tenant with namespaces is not deleted.
+//! Failure: [`RegistryError`]; a call that failed half-way can be repeated.
 //! Must never know: who may call.
 
 use crate::keys::{Key, namespaces_of};

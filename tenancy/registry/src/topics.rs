@@ -1,6 +1,7 @@
 //! Policies of topics, and partitioned topics.
 //!
 //! Invariants: R3 a partitioned topic is created only in a namespace that is not being deleted; partitions only grow.
+//! Failure: [`RegistryError`]; a call that failed half-way can be repeated.
 //! Must never know: who may call, topics' content.
 
 use crate::keys::Key;

@@ -56,6 +56,15 @@ impl Shared {
     }
 }
 
+/// Lets callers know at once when the writer thread has ended, however it did.
+struct AbandonQueue(Arc<Shared>);
+
+impl Drop for AbandonQueue {
+    fn drop(&mut self) {
+        self.0.queue.abandon();
+    }
+}
+
 /// What the store does and what waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreStats {
@@ -102,9 +111,13 @@ impl RocksStore {
         });
         let mut writer = Writer::new(shared.clone(), state);
         writer.begin()?;
+        let queue = shared.clone();
         let thread = std::thread::Builder::new()
             .name("metadata-writer".into())
-            .spawn(move || writer.run())
+            .spawn(move || {
+                let _abandon = AbandonQueue(queue);
+                writer.run();
+            })
             .map_err(|error| MetadataError::Unavailable(format!("can't start the writer thread: {error}")))?;
         let first_session = state.opens << SESSION_COUNTER_BITS;
         Ok(Self { shared, first_session, sessions_opened: AtomicU64::new(0), writer: Some(thread) })

@@ -99,7 +99,13 @@ impl Queue {
     }
 
     pub(super) fn push(&self, work: Work, room: OwnedSemaphorePermit) {
-        self.waiting.lock().requests.push_back(Request { work, room });
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            drop(waiting);
+            return work.refuse(MetadataError::Unavailable("the store is closed".into()));
+        }
+        waiting.requests.push_back(Request { work, room });
+        drop(waiting);
         self.arrived.notify_one();
     }
 
@@ -112,6 +118,14 @@ impl Queue {
     pub(super) fn close(&self) {
         self.waiting.lock().closed = true;
         self.arrived.notify_one();
+    }
+
+    /// The writer is gone: what waits is dropped (its callers learn that the outcome is unknown), nothing more gets in.
+    pub(super) fn abandon(&self) {
+        self.room.close();
+        let mut waiting = self.waiting.lock();
+        waiting.closed = true;
+        waiting.requests.clear();
     }
 
     pub(super) fn len(&self) -> usize {

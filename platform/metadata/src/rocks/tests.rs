@@ -1,3 +1,5 @@
+//! The conformance suite on RocksDB, and what only a store on disk can do: restart, damage, failed writes.
+
 use super::*;
 use crate::store::{Condition, SharedStore, WatchEvent};
 use std::sync::atomic::Ordering;
@@ -123,4 +125,18 @@ async fn a_torn_tail_of_the_log_is_cut() {
     let store = RocksStore::open(dir.path()).unwrap();
     assert!(store.get("whole").await.unwrap().is_some());
     assert!(store.get("torn").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn callers_learn_at_once_that_the_writer_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = Arc::new(RocksStore::open(dir.path()).unwrap());
+    let store: SharedStore = inner.clone();
+    store.put("a", "1", Condition::Any).await.unwrap();
+    drop(AbandonQueue(inner.shared.clone()));
+    for _ in 0..2 {
+        let refused = store.put("a", "2", Condition::Any).await;
+        assert!(matches!(refused, Err(MetadataError::Unavailable(_))), "{refused:?}");
+    }
+    assert_eq!(store.get("a").await.unwrap().unwrap().value, "1", "reads go on");
 }

@@ -1,3 +1,5 @@
+//! Every action at every place, allowed and refused (P2, P3).
+
 use super::*;
 
 const ALL: [Action; 9] = [
