@@ -27,6 +27,11 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Names listed per page.
 const PAGE: usize = 1000;
 
+struct OpenLog {
+    log: Weak<ManagedLedger>,
+    check_at_ms: Arc<AtomicU64>,
+}
+
 /// What all logs of a process share.
 pub(crate) struct Shared {
     pub ledgers: Arc<dyn Ledgers>,
@@ -40,7 +45,8 @@ pub(crate) struct Shared {
     clock: Clock,
     coarse_ms: AtomicU64,
     changed: Mutex<Vec<Weak<Cursor>>>,
-    logs: Mutex<HashMap<Box<str>, Weak<ManagedLedger>>>,
+    /// Open logs with the time when each must be looked at. Nothing is dropped under this lock: a log's end takes it.
+    logs: Mutex<HashMap<Box<str>, OpenLog>>,
     settings: Mutex<Arc<LogSettings>>,
 }
 
@@ -71,9 +77,14 @@ impl Shared {
 
     pub fn forget(&self, name: &str, log: &Weak<ManagedLedger>) {
         let mut logs = self.logs.lock();
-        if logs.get(name).is_some_and(|there| there.ptr_eq(log)) {
+        if logs.get(name).is_some_and(|there| there.log.ptr_eq(log)) {
             logs.remove(name);
         }
+    }
+
+    fn open_log(&self, name: &str) -> Option<Arc<ManagedLedger>> {
+        let log = self.logs.lock().get(name).map(|open| open.log.clone());
+        log?.upgrade()
     }
 }
 
@@ -126,8 +137,9 @@ impl ManagedLedgers {
         sink: Arc<dyn LogSink>,
     ) -> Result<Arc<ManagedLedger>, LogError> {
         let log = open(&self.shared, name, settings, sink).await?;
-        let earlier = self.shared.logs.lock().insert(name.into(), Arc::downgrade(&log));
-        if let Some(earlier) = earlier.and_then(|earlier| earlier.upgrade()) {
+        let open = OpenLog { log: Arc::downgrade(&log), check_at_ms: log.check_at_ms.clone() };
+        let earlier = self.shared.logs.lock().insert(name.into(), open);
+        if let Some(earlier) = earlier.and_then(|earlier| earlier.log.upgrade()) {
             earlier.stop(LogError::Fenced(name.to_owned()));
         }
         Ok(log)
@@ -167,8 +179,7 @@ impl ManagedLedgers {
     /// # Errors
     /// [`LogError::NoSuchLog`] if there is nothing of it, or storage or metadata failed.
     pub async fn delete(&self, name: &str) -> Result<(), LogError> {
-        let open = self.shared.logs.lock().get(name).and_then(Weak::upgrade);
-        if let Some(log) = open {
+        if let Some(log) = self.shared.open_log(name) {
             return log.delete().await;
         }
         loop {
@@ -199,7 +210,7 @@ impl ManagedLedgers {
     /// # Errors
     /// [`LogError::NoSuchLog`], or the metadata store failed.
     pub async fn read_info(&self, name: &str) -> Result<LogInfo, LogError> {
-        if let Some(log) = self.shared.logs.lock().get(name).and_then(Weak::upgrade) {
+        if let Some(log) = self.shared.open_log(name) {
             return Ok(log.info());
         }
         let stored = read_stored(&self.shared, name).await?.filter(|stored| !stored.head.deleting);
@@ -246,9 +257,10 @@ impl ManagedLedgers {
         if !later.is_empty() {
             self.shared.changed.lock().append(&mut later);
         }
-        let due = |log: &Weak<ManagedLedger>| log.upgrade().filter(|log| log.is_due(now_ms));
-        let logs: Vec<Arc<ManagedLedger>> = self.shared.logs.lock().values().filter_map(due).collect();
-        for log in logs {
+        let due = |open: &&OpenLog| open.check_at_ms.load(Ordering::Relaxed) <= now_ms;
+        let logs: Vec<Weak<ManagedLedger>> =
+            self.shared.logs.lock().values().filter(due).map(|open| open.log.clone()).collect();
+        for log in logs.iter().filter_map(Weak::upgrade) {
             log.tick(now_ms);
         }
     }

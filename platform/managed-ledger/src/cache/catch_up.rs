@@ -1,6 +1,6 @@
 //! Blocks read ahead from storage for readers that lag.
 //!
-//! Invariants: H1–H3; P1 a block is a run of consecutive entries of one ledger; P2 who asks for an entry that another
+//! While a reader walks through the second half of a block, the next block is read. Invariants: H1–H3; P1 a block is a run of consecutive entries of one ledger; P2 who asks for an entry that another
 //! reader is just reading waits for that read instead of repeating it.
 //! Lock order: as in [`super::tail`].
 
@@ -37,8 +37,9 @@ pub type SharedBlocks = Arc<Mutex<Blocks>>;
 /// What a reader does next.
 #[derive(Debug)]
 pub enum Next {
-    /// Here are entries.
-    Entries(Vec<LogEntry>),
+    /// Here are entries; and the right to read the next block before it is asked for, if the reader nears the end of this
+    /// one.
+    Entries(Vec<LogEntry>, Option<Landing>),
     /// Another reader is at it: wait, then ask again.
     Wait(OwnedNotified),
     /// Read from storage, then give the result to [`Landing::land`].
@@ -56,8 +57,9 @@ impl Blocks {
     /// Entries from `from` (which exists) on, or what to do to get them.
     pub fn ask(shared: &SharedBlocks, from: Position, max_entries: u32, max_bytes: u64, ahead_entries: u32) -> Next {
         let mut this = shared.lock();
-        if let Some(entries) = this.find(from, max_entries, max_bytes) {
-            return Next::Entries(entries);
+        if let Some((entries, next)) = this.find(from, max_entries, max_bytes) {
+            let next = next.filter(|next| !this.is_there(*next)).map(|next| this.fly(shared, next, ahead_entries));
+            return Next::Entries(entries, next);
         }
         let covers = |flight: &&Flight| {
             let last = flight.first.entry_id.0 + i64::from(flight.entries);
@@ -67,18 +69,29 @@ impl Blocks {
             // Made under the lock: the end of the read can't be missed.
             return Next::Wait(flight.done.clone().notified_owned());
         }
-        this.flights.push(Flight { first: from, entries: ahead_entries, done: Arc::new(Notify::new()) });
-        drop(this);
-        Next::Read(Landing { blocks: shared.clone(), first: from })
+        Next::Read(this.fly(shared, from, ahead_entries))
     }
 
-    fn find(&self, from: Position, max_entries: u32, max_bytes: u64) -> Option<Vec<LogEntry>> {
+    fn fly(&mut self, shared: &SharedBlocks, first: Position, entries: u32) -> Landing {
+        self.flights.push(Flight { first, entries, done: Arc::new(Notify::new()) });
+        Landing { blocks: shared.clone(), first }
+    }
+
+    fn is_there(&self, first: Position) -> bool {
+        self.blocks.contains_key(&first) || self.flights.iter().any(|flight| flight.first == first)
+    }
+
+    /// Entries, and where the next block begins if the reader walks and has passed the middle of this one.
+    fn find(&self, from: Position, max_entries: u32, max_bytes: u64) -> Option<(Vec<LogEntry>, Option<Position>)> {
         let (first, block) = self.blocks.range(..=from).next_back()?;
         let skip = usize::try_from(from.entry_id.0 - first.entry_id.0).ok()?;
         if first.ledger_id != from.ledger_id || skip >= block.len() {
             return None;
         }
-        Some(take(block[skip..].iter(), max_entries, max_bytes))
+        let entries = take(block[skip..].iter(), max_entries, max_bytes);
+        let walks = skip > 0 && skip + entries.len() > block.len() / 2;
+        let next = block.last().filter(|_| walks).map(|last| last.position.next_in_ledger());
+        Some((entries, next))
     }
 
     /// Drops all blocks.
@@ -88,6 +101,11 @@ impl Blocks {
 }
 
 impl Landing {
+    /// The first entry to read.
+    pub fn first(&self) -> Position {
+        self.first
+    }
+
     /// Keeps what was read and wakes those who wait. An error of the read is their business: they read themselves.
     pub fn land(self, entries: Vec<LogEntry>, budget: &CatchUpBudget, now_ms: u64) -> Arc<Vec<LogEntry>> {
         let block = Arc::new(entries);

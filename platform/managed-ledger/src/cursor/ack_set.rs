@@ -229,13 +229,18 @@ impl AckSet {
         self.everything_changed();
     }
 
-    /// Repairs A1 after loading or trimming: steps over what is acked or gone.
+    /// Repairs A1 and A2 after loading or trimming: steps over what is acked or gone.
     pub fn settle(&mut self, layout: &Layout) {
         let floor = layout.before_first();
-        if self.mark_delete < floor && floor.entry_id > EntryId::NONE {
-            // Everything was trimmed.
+        if self.mark_delete < floor {
             self.drop_up_to(floor);
             self.mark_delete = floor;
+        }
+        if let Some(holes) = &mut self.holes {
+            // A ledger lost from the middle of the log.
+            holes.acked.retain(|ledger, _| layout.ledger(*ledger).is_some());
+            holes.partial.retain(|at, _| layout.ledger(at.ledger_id).is_some());
+            holes.acked_entries = holes.acked.values().map(RoaringBitmap::len).sum();
         }
         self.advance(layout);
     }

@@ -117,6 +117,7 @@ impl ManagedLedger {
     }
 
     fn install(&self, writer: Arc<dyn LedgerWriter>, created_ms: u64) {
+        self.check_soon();
         let (claimed, chore) = {
             let mut order = self.order.lock();
             order.creating = false;

@@ -53,7 +53,7 @@ pub struct ManagedLedger {
     pub(crate) cursor_count: AtomicUsize,
     pub(crate) unconfirmed_bytes: AtomicU64,
     /// When the upkeep must look again; `u64::MAX` = no need.
-    pub(crate) check_at_ms: AtomicU64,
+    pub(crate) check_at_ms: Arc<AtomicU64>,
     /// Told when all answers are given, and when a cursor's flush ends.
     pub(crate) drained: Notify,
     pub(crate) flushed: Notify,

@@ -5,7 +5,7 @@
 
 use super::{ManagedLedger, body_of};
 use crate::api::{LogEntry, LogError};
-use crate::cache::catch_up::{Blocks, Next};
+use crate::cache::catch_up::{Blocks, Landing, Next};
 use meridian_ledger::LedgerReader;
 use meridian_types::{LedgerId, Position};
 use std::sync::Arc;
@@ -28,7 +28,10 @@ impl ManagedLedger {
             };
             let settings = *self.shared.catch_up.settings();
             match Blocks::ask(&self.blocks, at, max_entries, max_bytes, settings.read_ahead_entries) {
-                Next::Entries(entries) => {
+                Next::Entries(entries, next) => {
+                    if let Some(landing) = next {
+                        self.read_ahead(landing);
+                    }
                     self.shared.catch_up.hits.fetch_add(entries.len() as u64, Ordering::Relaxed);
                     return Ok(entries);
                 }
@@ -42,6 +45,24 @@ impl ManagedLedger {
                 }
             }
         }
+    }
+
+    /// Reads the next block while the reader is still busy with this one. A failure is met again by who needs the block.
+    fn read_ahead(&self, landing: Landing) {
+        let at = landing.first();
+        let exists = {
+            let view = self.view.lock();
+            at <= view.layout.last_confirmed() && view.layout.next_valid(at) == at
+        };
+        if !exists {
+            return;
+        }
+        self.spawn(async move |log| {
+            let settings = *log.shared.catch_up.settings();
+            if let Ok(read) = log.read_stored(at, settings.read_ahead_entries, settings.read_ahead_bytes).await {
+                landing.land(read, &log.shared.catch_up, log.shared.coarse_now_ms());
+            }
+        });
     }
 
     /// The same without a wait, if everything stands in the tail cache; `None` = go through [`ManagedLedger::read`].

@@ -15,12 +15,7 @@ use meridian_types::{EntryId, LedgerId, Position};
 use std::sync::atomic::Ordering;
 
 impl ManagedLedger {
-    /// Whether [`ManagedLedger::tick`] has something to look at.
-    pub(crate) fn is_due(&self, now_ms: u64) -> bool {
-        self.check_at_ms.load(Ordering::Relaxed) <= now_ms
-    }
-
-    /// One look.
+    /// One look, when it is due.
     pub(crate) fn tick(&self, now_ms: u64) {
         self.check_at_ms.store(u64::MAX, Ordering::Relaxed);
         if let Some(due_ms) = self.roll_by_age(now_ms) {
