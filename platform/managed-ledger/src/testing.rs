@@ -285,21 +285,27 @@ impl LedgerWriter for MemoryLedger {
     }
 }
 
+#[derive(Default)]
+struct Answers {
+    appended: Vec<Appended>,
+    failed: Vec<(u64, LogError)>,
+}
+
 /// Records what a log answers.
 #[derive(Default)]
 pub struct RecordingSink {
-    answers: Mutex<(Vec<Appended>, Vec<(u64, LogError)>)>,
+    answers: Mutex<Answers>,
     told: Notify,
 }
 
 impl LogSink for RecordingSink {
     fn appended(&self, entries: &[Appended]) {
-        self.answers.lock().0.extend_from_slice(entries);
+        self.answers.lock().appended.extend_from_slice(entries);
         self.told.notify_waiters();
     }
 
     fn append_failed(&self, tokens: &[u64], error: &LogError) {
-        self.answers.lock().1.extend(tokens.iter().map(|token| (*token, error.clone())));
+        self.answers.lock().failed.extend(tokens.iter().map(|token| (*token, error.clone())));
         self.told.notify_waiters();
     }
 }
@@ -311,7 +317,7 @@ impl RecordingSink {
             let told = self.told.notified();
             {
                 let answers = self.answers.lock();
-                if answers.0.len() + answers.1.len() >= count {
+                if answers.appended.len() + answers.failed.len() >= count {
                     return;
                 }
             }
@@ -321,12 +327,12 @@ impl RecordingSink {
 
     /// Confirmed so far.
     pub fn appended_so_far(&self) -> Vec<Appended> {
-        self.answers.lock().0.clone()
+        self.answers.lock().appended.clone()
     }
 
     /// Failed so far.
     pub fn failed_so_far(&self) -> Vec<(u64, LogError)> {
-        self.answers.lock().1.clone()
+        self.answers.lock().failed.clone()
     }
 }
 

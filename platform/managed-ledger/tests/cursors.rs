@@ -1,5 +1,7 @@
 //! Cursors from the outside: what is acked stays acked over crashes, closes and seeks, at any size and at bounded cost.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 use meridian_managed_ledger::testing::{TestLog, TestRegion, request};
 use meridian_managed_ledger::{
     AckPosition, Cursor, CursorOptions, InitialPosition, LogError, LogSettings, ManagedLedger,

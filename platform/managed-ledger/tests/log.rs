@@ -1,5 +1,7 @@
 //! A log from the outside: order, reopening after crashes, failing ledgers, rolls, trims, reads.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 use meridian_managed_ledger::testing::{TestRegion, request};
 use meridian_managed_ledger::{
     AppendRequest, CacheSettings, CursorOptions, InitialPosition, LogError, LogSettings, ManagedLedger,

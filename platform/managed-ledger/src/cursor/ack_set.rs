@@ -388,7 +388,7 @@ fn ones(words: &[u64]) -> u64 {
 
 fn all_ones(messages: u32) -> BatchWords {
     let mut words = vec![u64::MAX; messages.div_ceil(64) as usize];
-    if let Some(last) = words.last_mut().filter(|_| messages % 64 != 0) {
+    if let Some(last) = words.last_mut().filter(|_| !messages.is_multiple_of(64)) {
         *last = (1 << (messages % 64)) - 1;
     }
     words.into()
