@@ -147,7 +147,7 @@ impl ManagedLedgers {
 
     /// The log if it is open here.
     pub fn opened(&self, name: &str) -> Option<Arc<ManagedLedger>> {
-        self.shared.logs.lock().get(name).and_then(Weak::upgrade)
+        self.shared.open_log(name)
     }
 
     /// Whether there is such a log.

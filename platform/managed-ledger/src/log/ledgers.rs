@@ -183,6 +183,7 @@ impl ManagedLedger {
                 return;
             }
             order.recovering = true;
+            order.waiting.get_or_insert((self.shared.now_ms(), "recovering a ledger"));
         }
         let mut started_ms = self.shared.now_ms();
         let mut pause_ms = FIRST_PAUSE_MS;
