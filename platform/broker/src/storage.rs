@@ -64,6 +64,8 @@ impl StorageFactory {
             events: fenced.clone(),
             expiry_check_ms: intervals.expiry_ms,
             quota_check_ms: intervals.quota_ms,
+            ledgers: logs.ledgers(),
+            compaction_keeps_keyless: false,
             close_deadline_ms: CLOSE_DEADLINE_MS,
             fence_deadline_ms: FENCE_DEADLINE_MS,
         };

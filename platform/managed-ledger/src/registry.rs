@@ -94,6 +94,11 @@ pub struct ManagedLedgers {
 }
 
 impl ManagedLedgers {
+    /// Where ledgers are made, for what belongs to a log and is no part of it.
+    pub fn ledgers(&self) -> Arc<dyn Ledgers> {
+        self.shared.ledgers.clone()
+    }
+
     /// Over the given stores. Must be called within a runtime: tasks run there.
     pub fn new(ledgers: Arc<dyn Ledgers>, metadata: SharedStore, caches: CacheSettings, region: RegionId) -> Arc<Self> {
         let system = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);

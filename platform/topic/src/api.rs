@@ -1,5 +1,6 @@
 //! The words and calls between a session (or the admin API) and a topic.
 
+use crate::compaction::CompactionStatus;
 use bytes::Bytes;
 use meridian_managed_ledger::{CursorInfo, LogEntry, LogError, LogInfo};
 use meridian_types::{Classify, ErrorClass, Position, TopicName};
@@ -560,6 +561,10 @@ pub trait TopicHandle: Send + Sync {
     fn entry(&self, position: Position) -> BoxFuture<'_, Result<Option<LogEntry>, TopicError>>;
     /// Admin: starts a compaction; statistics tell how it went.
     fn compact(&self) -> BoxFuture<'_, Result<(), TopicError>>;
+    /// Admin: how the last compaction went.
+    fn compaction_status(&self) -> CompactionStatus {
+        CompactionStatus::NotRun
+    }
     /// Admin: no more messages; answers the last position.
     fn terminate(&self) -> BoxFuture<'_, Result<Position, TopicError>>;
     /// Last confirmed position, no consumer needed.

@@ -416,14 +416,12 @@ fn b075_opening_and_closing_loses_nothing() {
         test.join(key, &format!("c{key}"), 0).unwrap();
         test.flow(key, 100_000);
     }
-    let mut next = 4;
-    for round in 0..200u32 {
+    for (next, round) in (4..).zip(0..200u32) {
         test.append_keys(&[round * 317 % 65_536, round * 7919 % 65_536]);
         let oldest = test.core.consumers()[0].key.0;
         test.leave(oldest);
         test.join(next, &format!("c{next}"), 0).unwrap();
         test.flow(next, 100_000);
-        next += 1;
         test.ack_held(2);
     }
     test.ack_held(usize::MAX);

@@ -9,6 +9,7 @@ use meridian_managed_ledger::{InitialPosition, LogEntry};
 use meridian_types::Position;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Markers that are skipped when looking for the last message.
 const MARKERS_SKIPPED_MAX: usize = 10_000;
@@ -158,11 +159,12 @@ impl PersistentTopic {
         let mark_delete = (mark_delete.ledger_id.0 >= 0).then_some(mark_delete);
         let last = self.last_dispatchable().await?;
         let none = LastMessage { position: Position::EARLIEST, batch_index: -1, mark_delete };
-        Ok(last.map_or(none, |entry| LastMessage {
+        let last = last.map_or(none, |entry| LastMessage {
             position: entry.position,
             batch_index: last_batch_index(&entry),
             mark_delete,
-        }))
+        });
+        if subscription.compacted.load(Ordering::Relaxed) { self.last_compacted(last).await } else { Ok(last) }
     }
 
     /// The last entry that a client may see.

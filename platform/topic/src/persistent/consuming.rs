@@ -217,7 +217,10 @@ impl PersistentTopic {
             return Err(refuse(TopicErrorKind::ConsumerBusy, "Subscription is of different type"));
         }
         let now_ms = self.now_ms();
-        let first_unacked = subscription.cursor.read_start();
+        if Subscription::connected_type(&state).is_none() {
+            subscription.compacted.store(request.read_compacted, Ordering::Relaxed);
+        }
+        let first_unacked = subscription.start(self);
         let active = self.active_for(&mut state, request.sub_type, subscription.durable, limits);
         if request.sub_type == SubscriptionType::Exclusive
             && let Some(holder) = active.peers.first()
@@ -282,7 +285,7 @@ impl PersistentTopic {
     /// Redelivers some or all.
     pub(super) fn redeliver_to(&self, key: ConsumerKey, ids: &[Position], epoch: Option<u64>) {
         let Some(subscription) = self.subscription_of(key) else { return };
-        let first_unacked = subscription.cursor.read_start();
+        let first_unacked = subscription.start(self);
         subscription.with_core(self, |active, _| active.core.redeliver(key, ids, epoch, first_unacked));
     }
 
@@ -398,7 +401,7 @@ impl PersistentTopic {
     /// Answers whether nobody is left.
     fn drop_consumer(&self, subscription: &Arc<Subscription>, key: ConsumerKey) -> bool {
         let mut state = subscription.state.lock();
-        let first_unacked = subscription.cursor.read_start();
+        let first_unacked = subscription.start(self);
         let now_ms = self.now_ms();
         let Some(active) = state.active.as_mut() else { return false };
         active.remove(key, now_ms, first_unacked);

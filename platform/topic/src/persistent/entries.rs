@@ -25,6 +25,8 @@ pub(super) struct View {
     pub(super) sub_type: SubscriptionType,
     /// Nothing above it was ever acked.
     pub(super) highest_acked: Position,
+    /// What stands before it is in the compacted view only: no ack touches it.
+    pub(super) first_kept: Position,
 }
 
 /// Bits that are set.
@@ -41,7 +43,7 @@ pub(super) fn sort_out(entries: Vec<LogEntry>, view: View, cursor: &Cursor) -> S
             continue;
         }
         let mut ack_set = Vec::new();
-        if entry.position <= view.highest_acked {
+        if entry.position <= view.highest_acked && entry.position >= view.first_kept {
             if cursor.is_acked(entry.position) {
                 sorted.acked.push(entry.position);
                 continue;

@@ -3,9 +3,9 @@
 use super::PersistentTopic;
 use crate::api::{
     AckRequest, BoxFuture, ConsumerKey, ConsumerStats, LastMessage, ProducerKey, ProducerReady, ProducerRequest,
-    Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicErrorKind, TopicHandle, TopicLimits,
-    TopicStats,
+    Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits, TopicStats,
 };
+use crate::compaction::CompactionStatus;
 use meridian_managed_ledger::LogEntry;
 use meridian_types::{Position, TopicName};
 use std::collections::BTreeMap;
@@ -75,6 +75,7 @@ impl TopicHandle for PersistentTopic {
     fn set_limits(&self, limits: TopicLimits) {
         let limits = Arc::new(limits);
         *self.limits.write() = limits.clone();
+        self.follow_dedup_limit(limits.deduplication);
         for subscription in self.connected_subscriptions() {
             let limits = Self::dispatch_limits(&limits, subscription.durable);
             subscription.with_core(self, |active, _| active.core.set_limits(limits));
@@ -120,7 +121,11 @@ impl TopicHandle for PersistentTopic {
     }
 
     fn compact(&self) -> BoxFuture<'_, Result<(), TopicError>> {
-        Box::pin(async { Err(TopicError::new(TopicErrorKind::NotAllowed, "compaction is not available")) })
+        Box::pin(async { self.start_compaction() })
+    }
+
+    fn compaction_status(&self) -> CompactionStatus {
+        self.compaction()
     }
 
     fn terminate(&self) -> BoxFuture<'_, Result<Position, TopicError>> {

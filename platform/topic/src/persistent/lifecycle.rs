@@ -69,6 +69,7 @@ impl PersistentTopic {
             return;
         }
         self.sample_rates(now_ms);
+        self.snapshot_if_due(now_ms);
         if due(&self.next_expiry_ms, now_ms, self.deps.expiry_check_ms) {
             self.start_expiry(now_ms);
         }

@@ -14,7 +14,9 @@
 //! Must never know: sockets, policies (only numbers), regions.
 
 mod admin;
+mod compacting;
 mod consuming;
+mod deduplicating;
 mod entries;
 mod handle;
 mod lifecycle;
@@ -27,6 +29,8 @@ mod subscription;
 use crate::api::{ConsumerKey, TopicError, TopicErrorKind, TopicLimits};
 use crate::clock::Clock;
 use crate::dispatch::DispatchLimits;
+use compacting::Compacting;
+use meridian_ledger::Ledgers;
 use meridian_managed_ledger::{Appended, LogError, LogSettings, LogSink, ManagedLedger, ManagedLedgers};
 use meridian_types::TopicName;
 use parking_lot::{Mutex, RwLock};
@@ -64,6 +68,10 @@ pub struct TopicDeps {
     pub expiry_check_ms: u64,
     /// Pause between two checks of backlog quotas.
     pub quota_check_ms: u64,
+    /// Storage of compacted ledgers: the same that the logs stand on.
+    pub ledgers: Arc<dyn Ledgers>,
+    /// Compaction keeps messages without a key.
+    pub compaction_keeps_keyless: bool,
     /// How long a producer that closes may wait for the answers to what it sent.
     pub close_deadline_ms: u64,
     /// How long subscribing waits for a seek or delete of the subscription to end.
@@ -88,6 +96,11 @@ pub struct PersistentTopic {
     changes: tokio::sync::Mutex<()>,
     /// Signalled when a fence of a subscription is lifted.
     unfenced: tokio::sync::Notify,
+    /// Serialises changes of the log's properties.
+    property_changes: tokio::sync::Mutex<()>,
+    compacting: Mutex<Option<Box<Compacting>>>,
+    /// A snapshot of the deduplication marks is being written.
+    snapshotting: AtomicBool,
     closed: AtomicBool,
     terminated: AtomicBool,
     quota_exceeded: AtomicBool,
@@ -158,6 +171,9 @@ impl PersistentTopic {
             wait_for_data: Mutex::new(Vec::new()),
             changes: tokio::sync::Mutex::new(()),
             unfenced: tokio::sync::Notify::new(),
+            property_changes: tokio::sync::Mutex::new(()),
+            compacting: Mutex::new(None),
+            snapshotting: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             quota_exceeded: AtomicBool::new(false),
             loaded_ms: now_ms,
@@ -167,6 +183,9 @@ impl PersistentTopic {
             deps,
         });
         let _ = sink.topic.set(Arc::downgrade(&topic));
+        if topic.limits().deduplication {
+            topic.start_dedup().await?;
+        }
         Ok(topic)
     }
 

@@ -111,9 +111,8 @@ impl PersistentTopic {
         let Some(topic) = self.me.upgrade() else { return };
         let runtime = topic.deps.runtime.clone();
         runtime.spawn(async move {
-            let mut properties = topic.log.properties();
-            properties.insert(EPOCH_PROPERTY.to_owned(), epoch.to_string());
-            let result = topic.log.set_properties(properties).await.map_err(TopicError::from);
+            let change = [(EPOCH_PROPERTY.to_owned(), epoch.to_string())].into();
+            let result = topic.update_properties(change).await.map_err(TopicError::from);
             let now_ms = topic.now_ms();
             topic.with_producers(|side| side.core.epoch_persisted(key, epoch, result, now_ms));
         });

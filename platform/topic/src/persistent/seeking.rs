@@ -36,7 +36,7 @@ impl PersistentTopic {
             state.fenced = false;
             state.highest_acked = last_confirmed;
             if let Some(active) = state.active.as_mut() {
-                active.core.reset(subscription.cursor.read_start(), last_confirmed);
+                active.core.reset(subscription.start(self), last_confirmed);
             }
         }
         self.unfenced.notify_waiters();
@@ -61,7 +61,7 @@ impl PersistentTopic {
         let mut keys = Vec::new();
         {
             let mut state = subscription.state.lock();
-            let first_unacked = subscription.cursor.read_start();
+            let first_unacked = subscription.start(self);
             let now_ms = self.now_ms();
             if let Some(active) = state.active.as_mut() {
                 for peer in &active.peers {

@@ -98,6 +98,8 @@ pub(super) struct Subscription {
     pub(super) name: Arc<str>,
     pub(super) cursor: Arc<Cursor>,
     pub(super) durable: bool,
+    /// Its consumers read the compacted view.
+    pub(super) compacted: AtomicBool,
     /// In the topic's list of those to call when something is confirmed.
     pub(super) listed: AtomicBool,
     pub(super) state: Mutex<State>,
@@ -110,6 +112,7 @@ impl Subscription {
             name,
             cursor,
             durable,
+            compacted: AtomicBool::new(false),
             listed: AtomicBool::new(false),
             state: Mutex::new(State {
                 active: None,
@@ -158,13 +161,17 @@ impl Subscription {
                     }
                 }
                 Effect::Read { ticket, from, max_entries, max_bytes } => {
-                    match topic.log.try_read_cached(from, max_entries, max_bytes) {
-                        Some(entries) => self.read_done(state, ticket, from, entries, now_ms),
-                        None => self.read_later(topic, ticket, Wanted::From { from, max_entries, max_bytes }),
+                    let compacted = self.compacted.load(Ordering::Relaxed) && topic.is_compacted(from);
+                    let cached = || topic.log.try_read_cached(from, max_entries, max_bytes);
+                    match (!compacted).then(cached).flatten() {
+                        Some(entries) => self.read_done(topic, state, ticket, from, entries, now_ms),
+                        None => {
+                            self.read_later(topic, ticket, Wanted::From { from, max_entries, max_bytes, compacted })
+                        }
                     }
                 }
                 Effect::ReadAt { ticket, positions } => match cached_at(topic, &positions) {
-                    Some(entries) => self.replay_read_done(state, ticket, &positions, entries, now_ms),
+                    Some(entries) => self.replay_read_done(topic, state, ticket, &positions, entries, now_ms),
                     None => self.read_later(topic, ticket, Wanted::These(positions)),
                 },
                 Effect::WaitForData { from } => {
@@ -179,9 +186,14 @@ impl Subscription {
         }
     }
 
-    fn sort_out(&self, state: &mut MutexGuard<'_, State>, entries: Vec<LogEntry>) -> Option<Sorted> {
+    fn sort_out(
+        &self,
+        topic: &PersistentTopic,
+        state: &mut MutexGuard<'_, State>,
+        entries: Vec<LogEntry>,
+    ) -> Option<Sorted> {
         let sub_type = state.active.as_ref()?.core.sub_type();
-        let view = View { sub_type, highest_acked: state.highest_acked };
+        let view = View { sub_type, highest_acked: state.highest_acked, first_kept: self.first_kept(topic) };
         let sorted = sort_out(entries, view, &self.cursor);
         if let Some(last) = sorted.markers.last() {
             let whole =
@@ -194,6 +206,7 @@ impl Subscription {
 
     fn read_done(
         &self,
+        topic: &PersistentTopic,
         state: &mut MutexGuard<'_, State>,
         ticket: u64,
         from: Position,
@@ -201,7 +214,7 @@ impl Subscription {
         now_ms: u64,
     ) {
         let next = entries.last().map_or(from, |entry| entry.position.next_in_ledger());
-        let Some(sorted) = self.sort_out(state, entries) else { return };
+        let Some(sorted) = self.sort_out(topic, state, entries) else { return };
         if let Some(active) = state.active.as_mut() {
             active.core.read_done(ticket, sorted.candidates, next, now_ms);
         }
@@ -209,13 +222,14 @@ impl Subscription {
 
     fn replay_read_done(
         &self,
+        topic: &PersistentTopic,
         state: &mut MutexGuard<'_, State>,
         ticket: u64,
         asked: &[Position],
         entries: Vec<LogEntry>,
         now_ms: u64,
     ) {
-        let Some(sorted) = self.sort_out(state, entries) else { return };
+        let Some(sorted) = self.sort_out(topic, state, entries) else { return };
         let found: Vec<Position> = sorted.candidates.iter().map(|candidate| candidate.entry.position).collect();
         let gone: Vec<Position> =
             asked.iter().copied().filter(|position| found.binary_search(position).is_err()).collect();
@@ -233,9 +247,9 @@ impl Subscription {
             let mut state = subscription.state.lock();
             let now_ms = topic.now_ms();
             match &wanted {
-                Wanted::From { from, .. } => subscription.read_done(&mut state, ticket, *from, entries, now_ms),
+                Wanted::From { from, .. } => subscription.read_done(&topic, &mut state, ticket, *from, entries, now_ms),
                 Wanted::These(positions) => {
-                    subscription.replay_read_done(&mut state, ticket, positions, entries, now_ms);
+                    subscription.replay_read_done(&topic, &mut state, ticket, positions, entries, now_ms);
                 }
             }
             subscription.run(&topic, &mut state);
@@ -269,7 +283,7 @@ impl Subscription {
         runtime.spawn(async move {
             tokio::time::sleep(Duration::from_millis(at_ms.saturating_sub(now_ms))).await;
             let Some(topic) = topic.upgrade() else { return };
-            let first_unacked = subscription.cursor.read_start();
+            let first_unacked = subscription.start(&topic);
             subscription.with_core(&topic, |active, now_ms| active.core.wake(now_ms.max(at_ms), first_unacked));
         });
     }
@@ -319,16 +333,20 @@ fn cached_at(topic: &PersistentTopic, positions: &[Position]) -> Option<Vec<LogE
 
 /// What a storage read is for.
 enum Wanted {
-    From { from: Position, max_entries: u32, max_bytes: u64 },
+    From { from: Position, max_entries: u32, max_bytes: u64, compacted: bool },
     These(Vec<Position>),
 }
 
 impl Wanted {
     async fn read(&self, topic: &PersistentTopic) -> Result<Vec<LogEntry>, LogError> {
         let positions = match self {
-            Wanted::From { from, max_entries, max_bytes } => {
+            Wanted::From { from, max_entries, max_bytes, compacted: true } => {
+                return topic.read_compacted(*from, *max_entries, *max_bytes).await;
+            }
+            Wanted::From { from, max_entries, max_bytes, .. } => {
                 return topic.log.read(*from, *max_entries, *max_bytes).await;
             }
+
             Wanted::These(positions) => positions,
         };
         // Those that exist; a read may bring less than asked, so each run is read to its end.

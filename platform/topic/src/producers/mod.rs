@@ -20,6 +20,7 @@ pub(crate) use publish::Send;
 
 use crate::api::{AccessMode, ProducerKey, ProducerReady, Receipt, TopicError};
 use crate::dedup::{Dedup, Sequence};
+use meridian_types::Position;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -138,6 +139,8 @@ pub(crate) struct Producers<S> {
     epoch: Option<u64>,
     unanswered: VecDeque<Unanswered>,
     next_token: u64,
+    /// Last entry whose confirmation was taken.
+    confirmed_to: Position,
     /// Keys with answers in `receipts`.
     touched: Vec<ProducerKey>,
     pub(crate) dedup: Option<Box<Dedup>>,
@@ -155,6 +158,7 @@ impl<S: Clone + PartialEq> Producers<S> {
             epoch,
             unanswered: VecDeque::new(),
             next_token: 0,
+            confirmed_to: Position::EARLIEST,
             touched: Vec::new(),
             dedup: None,
             effects: VecDeque::new(),
@@ -169,8 +173,24 @@ impl<S: Clone + PartialEq> Producers<S> {
         self.epoch
     }
 
+    /// Up to where deduplication knows every entry.
+    pub(crate) fn confirmed_to(&self) -> Position {
+        self.confirmed_to
+    }
+
     pub(crate) fn waiters(&self) -> u32 {
         self.waiters.len() as u32
+    }
+
+    /// Deduplication with up-to-date marks comes into force; the producers that are there count as attached.
+    pub(crate) fn start_dedup(&mut self, dedup: Option<Box<Dedup>>, covered: Position, now_ms: u64) {
+        self.confirmed_to = self.confirmed_to.max(covered);
+        self.dedup = dedup;
+        if let Some(dedup) = &mut self.dedup {
+            for producer in self.list.iter().filter(|producer| producer.present()) {
+                dedup.attach(&producer.name, now_ms);
+            }
+        }
     }
 
     /// Producers that may publish.

@@ -99,6 +99,9 @@ impl<S: Clone + PartialEq> Producers<S> {
                 self.receipt(index, &sent, entry.position);
             }
         }
+        if let Some(last) = entries.last() {
+            self.confirmed_to = self.confirmed_to.max(last.position);
+        }
         self.answer_decided();
         self.flush_receipts();
         latency_us

@@ -262,6 +262,8 @@ impl Bench {
             clock: Arc::new(RegionClock(region.clone())),
             runtime: tokio::runtime::Handle::current(),
             events: events.clone(),
+            ledgers: Arc::new(region.ledgers.clone()),
+            compaction_keeps_keyless: true,
             expiry_check_ms: 1000,
             quota_check_ms: 1000,
             close_deadline_ms: 5000,

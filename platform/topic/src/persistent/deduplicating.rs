@@ -1,0 +1,159 @@
+//! Deduplication of a topic: marks restored when it is loaded or switched on, snapshots while it runs.
+//!
+//! Role: the snapshot stands in a property of an internal cursor, whose mark-delete is the last entry that it covers; the
+//! entries behind it are read again at the start, so that the marks are exact after any crash.
+//! Failure: a snapshot that can't be written is tried again; one that can't be read is as none, and everything that the log
+//! still has is replayed.
+
+use super::PersistentTopic;
+use crate::api::TopicError;
+use crate::dedup::{Dedup, Sequence, Snapshot};
+use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogError};
+use meridian_types::Position;
+use meridian_wire::payload::summarize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The internal cursor.
+const DEDUP_CURSOR: &str = "pulsar.dedup";
+/// Its property with the snapshot, as hexadecimal digits.
+const SNAPSHOT_PROPERTY: &str = "dedup.snapshot";
+/// A snapshot is written at least that often if anything changed.
+const SNAPSHOT_EVERY_MS: u64 = 120_000;
+/// A producer's mark is forgotten after so long without a send.
+const FORGET_IDLE_MS: u64 = 360 * 60_000;
+const REPLAY_ENTRIES: u32 = 1000;
+const REPLAY_BYTES: u64 = 4 << 20;
+
+impl PersistentTopic {
+    /// Brings the marks up to date and puts deduplication in force.
+    pub(super) async fn start_dedup(&self) -> Result<(), TopicError> {
+        let limits = self.limits();
+        let internal = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
+        let cursor = self.log.open_cursor(DEDUP_CURSOR, InitialPosition::Latest, internal).await?;
+        let now_ms = self.now_ms();
+        let snapshot = self.stored_snapshot(&cursor);
+        let (mut dedup, mut covered) = match &snapshot {
+            Some(snapshot) => (Dedup::restore(snapshot, limits.dedup_max_producers, now_ms), snapshot.covered),
+            None => (Dedup::new(limits.dedup_max_producers, now_ms), cursor.mark_delete()),
+        };
+        loop {
+            covered = self.replay(&mut dedup, covered).await?;
+            let mut waiting = Some(dedup);
+            self.with_producers(|side| {
+                // Only if nothing was confirmed since: the lock keeps confirmations out.
+                if self.log.last_confirmed() <= covered {
+                    side.core.start_dedup(waiting.take().map(Box::new), covered, now_ms);
+                }
+            });
+            match waiting {
+                None => return Ok(()),
+                Some(again) => dedup = again,
+            }
+        }
+    }
+
+    fn stored_snapshot(&self, cursor: &Cursor) -> Option<Snapshot> {
+        let text = cursor.properties().remove(SNAPSHOT_PROPERTY)?;
+        match Snapshot::decode(&from_hex(&text)?) {
+            Ok(snapshot) => Some(snapshot),
+            Err(error) => {
+                tracing::error!(topic = %self.name, %error, "the stored deduplication marks are unreadable");
+                None
+            }
+        }
+    }
+
+    /// Reads everything behind `covered`; up to where.
+    async fn replay(&self, dedup: &mut Dedup, covered: Position) -> Result<Position, LogError> {
+        let mut covered = covered;
+        loop {
+            let entries = self.log.read(covered.next_in_ledger(), REPLAY_ENTRIES, REPLAY_BYTES).await?;
+            let Some(last) = entries.last() else { return Ok(covered) };
+            covered = last.position;
+            for entry in entries.iter().filter(|entry| !entry.marker) {
+                if let Ok(summary) = summarize(&entry.payload) {
+                    dedup.replayed(summary.producer_name, &Sequence::of(&summary), entry.broker_time_ms);
+                }
+            }
+        }
+    }
+
+    /// Switches deduplication on or off as the limits say.
+    pub(super) fn follow_dedup_limit(&self, wanted: bool) {
+        let running = self.producers.lock().as_ref().is_some_and(|side| side.core.dedup.is_some());
+        let Some(topic) = self.me.upgrade().filter(|_| wanted != running) else { return };
+        self.deps.runtime.spawn(async move {
+            let result = if wanted {
+                topic.start_dedup().await
+            } else {
+                topic.with_producers(|side| side.core.dedup = None);
+                topic.log.delete_cursor(DEDUP_CURSOR).await.map_err(TopicError::from)
+            };
+            if let Err(error) = result {
+                tracing::warn!(topic = %topic.name, %error, wanted, "switching deduplication failed");
+            }
+        });
+    }
+
+    /// Starts a snapshot if one is due and none is being written.
+    pub(super) fn snapshot_if_due(&self, now_ms: u64) {
+        let every = u64::from(self.limits.read().dedup_snapshot_entries);
+        let snapshot = {
+            let mut guard = self.producers.lock();
+            let Some(core) = guard.as_mut().map(|side| &mut side.core) else { return };
+            let covered = core.confirmed_to();
+            let Some(dedup) = core.dedup.as_mut() else { return };
+            dedup.forget_idle(now_ms, FORGET_IDLE_MS);
+            if !dedup.snapshot_due(now_ms, every, SNAPSHOT_EVERY_MS) || self.snapshotting.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            dedup.snapshot(covered, now_ms)
+        };
+        let Some(topic) = self.me.upgrade() else { return };
+        self.deps.runtime.spawn(async move {
+            if let Err(error) = topic.write_snapshot(&snapshot).await {
+                tracing::warn!(topic = %topic.name, %error, "deduplication marks were not stored, trying again");
+            }
+            topic.snapshotting.store(false, Ordering::Release);
+        });
+    }
+
+    async fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), LogError> {
+        let Some(cursor): Option<Arc<Cursor>> = self.log.cursor(DEDUP_CURSOR) else { return Ok(()) };
+        let mut properties = cursor.properties();
+        properties.insert(SNAPSHOT_PROPERTY.to_owned(), to_hex(&snapshot.encode()));
+        cursor.set_properties(properties).await?;
+        // Only now may the entries that it covers go.
+        let ack = AckPosition { position: snapshot.covered, unacked_batch_indexes: None, messages: 0 };
+        cursor.ack_cumulative(ack);
+        Ok(())
+    }
+}
+
+fn to_hex(raw: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
+    raw.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{from_hex, to_hex};
+
+    #[test]
+    fn hex_goes_both_ways() {
+        assert_eq!(to_hex(&[0, 0xa5, 0xff]), "00a5ff");
+        assert_eq!(from_hex("00a5ff"), Some(vec![0, 0xa5, 0xff]));
+        assert_eq!(from_hex("0"), None);
+        assert_eq!(from_hex("0g"), None);
+    }
+}
