@@ -7,12 +7,12 @@
 //! Must never know: what ledgers are for.
 
 use crate::api::{AppendSink, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers};
-use crate::context::{Cas, Core, LedgerConfig};
+use crate::context::{Core, LedgerConfig};
 use crate::directory::BookieDirectory;
 use crate::layout::Layout;
 use crate::placement;
 use crate::reader::Reader;
-use crate::record::LedgerRecord;
+use crate::record::{LedgerRecord, Stored};
 use crate::recovery::shell::recover;
 use crate::stats::{CounterSnapshot, count};
 use crate::writer::shell::Writer;
@@ -91,10 +91,10 @@ impl LedgerClient {
     /// `None` = there is a record under this id that is not ours.
     async fn store_new(&self, ledger_id: LedgerId, record: &LedgerRecord) -> Result<Option<Version>, LedgerError> {
         match self.core.store(ledger_id, record, Condition::Absent).await {
-            Cas::Done(version) => Ok(Some(version)),
-            Cas::Changed => Ok(None),
-            Cas::Failed(error) => Err(LedgerError::Metadata(error)),
-            Cas::Unknown(error) => match self.core.load(ledger_id).await {
+            Stored::Done(version) => Ok(Some(version)),
+            Stored::Changed => Ok(None),
+            Stored::Failed(error) => Err(LedgerError::Metadata(error)),
+            Stored::Unknown(error) => match self.core.load(ledger_id).await {
                 Ok((stored, version)) if stored == *record => Ok(Some(version)),
                 _ => Err(LedgerError::Metadata(error)),
             },

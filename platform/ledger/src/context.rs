@@ -8,7 +8,7 @@ use crate::api::LedgerError;
 use crate::directory::BookieDirectory;
 use crate::keys;
 use crate::placement::Quarantine;
-use crate::record::LedgerRecord;
+use crate::record::{LedgerRecord, Stored};
 use crate::stats::Counters;
 use crate::writer::machine::WriterTimes;
 use crate::writer::shell::Writer;
@@ -79,19 +79,6 @@ impl Default for LedgerConfig {
             verify_reads: true,
         }
     }
-}
-
-/// What a compare-and-set of a record came to.
-#[derive(Debug)]
-pub(crate) enum Cas {
-    /// It is stored.
-    Done(Version),
-    /// Somebody else changed the record; it is not stored.
-    Changed,
-    /// It may be stored or not, now or a little later.
-    Unknown(MetadataError),
-    /// It is not stored and never will be.
-    Failed(MetadataError),
 }
 
 /// See the head of this file.
@@ -178,13 +165,13 @@ impl Core {
     }
 
     /// Stores a record if the stored one has still this version (or is absent).
-    pub(crate) async fn store(&self, ledger_id: LedgerId, record: &LedgerRecord, condition: Condition) -> Cas {
+    pub(crate) async fn store(&self, ledger_id: LedgerId, record: &LedgerRecord, condition: Condition) -> Stored {
         let key = keys::record_key(ledger_id);
         match self.in_time(self.metadata.put(&key, record.encode(), condition)).await {
-            Ok(version) => Cas::Done(version),
-            Err(MetadataError::Conflict { .. }) => Cas::Changed,
-            Err(error @ (MetadataError::Unavailable(_) | MetadataError::UnknownOutcome(_))) => Cas::Unknown(error),
-            Err(error) => Cas::Failed(error),
+            Ok(version) => Stored::Done(version),
+            Err(MetadataError::Conflict { .. }) => Stored::Changed,
+            Err(error @ (MetadataError::Unavailable(_) | MetadataError::UnknownOutcome(_))) => Stored::Unknown(error),
+            Err(error) => Stored::Failed(error),
         }
     }
 

@@ -10,7 +10,7 @@
 use crate::api::LedgerOptions;
 use crate::layout::Layout;
 use bytes::{BufMut, Bytes, BytesMut};
-use meridian_metadata::MetadataError;
+use meridian_metadata::{MetadataError, Version};
 use meridian_types::{BookieId, EntryId};
 use prost::Message;
 use std::collections::BTreeMap;
@@ -27,6 +27,19 @@ pub enum LedgerState {
     InRecovery,
     /// Finished for ever.
     Closed,
+}
+
+/// What a compare-and-set of a record came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored {
+    /// It is stored.
+    Done(Version),
+    /// Somebody else changed the record; it is not stored.
+    Changed,
+    /// It may be stored or not, now or a little later.
+    Unknown(MetadataError),
+    /// It is not stored and never will be.
+    Failed(MetadataError),
 }
 
 /// The bookies of a run of entries.

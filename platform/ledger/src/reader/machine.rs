@@ -38,7 +38,7 @@ impl ReadMachine {
     }
 
     /// The next member to ask: at the start, and when those asked are late.
-    pub fn next(&mut self) -> Option<usize> {
+    pub fn next_member(&mut self) -> Option<usize> {
         let slot = self.order.get(self.asked).copied()?;
         self.asked += 1;
         Some(slot)
@@ -52,7 +52,7 @@ impl ReadMachine {
     /// A member failed.
     pub fn failed(&mut self, bookie: BookieId, error: BookieError) -> Step {
         self.failures.push((bookie, error));
-        if let Some(slot) = self.next() {
+        if let Some(slot) = self.next_member() {
             return Step::Ask(slot);
         }
         if self.failures.len() < self.order.len() {
@@ -102,15 +102,15 @@ mod tests {
     fn every_replica_is_asked_once_and_the_verdict_needs_all_to_have_looked() {
         let bookie = |n: usize| BookieId::new(format!("b{n}"));
         let mut read = ReadMachine::new(LedgerId(1), EntryId(5), vec![2, 0, 1]);
-        assert_eq!(read.next(), Some(2));
+        assert_eq!(read.next_member(), Some(2));
         assert_eq!(read.failed(bookie(2), BookieError::Corrupt("x".into())), Step::Ask(0));
-        assert_eq!(read.next(), Some(1));
+        assert_eq!(read.next_member(), Some(1));
         assert_eq!(read.failed(bookie(0), BookieError::NoSuchEntry), Step::Wait);
         let end = read.failed(bookie(1), BookieError::Timeout(5));
         assert!(matches!(end, Step::Failed(LedgerError::QuorumUnavailable { .. })), "{end:?}");
 
         let mut read = ReadMachine::new(LedgerId(1), EntryId(5), vec![0]);
-        assert_eq!(read.next(), Some(0));
+        assert_eq!(read.next_member(), Some(0));
         let end = read.failed(bookie(0), BookieError::NoSuchLedger);
         assert!(matches!(end, Step::Failed(LedgerError::Corrupt { .. })), "{end:?}");
     }

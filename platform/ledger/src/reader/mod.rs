@@ -160,13 +160,13 @@ async fn read_replicas(
     let order = replica_order(view.record.layout, view.ledger_id, first, suspects);
     let mut machine = ReadMachine::new(view.ledger_id, first, order);
     let mut asked = Vec::with_capacity(1);
-    asked.extend(machine.next().map(|slot| ask(core, &ensemble.bookies[slot], slot, request)));
+    asked.extend(machine.next_member().map(|slot| ask(core, &ensemble.bookies[slot], slot, request)));
     let hedge = Duration::from_millis(core.config.read_hedge_ms);
     loop {
         let answer = match tokio::time::timeout(hedge, race(&mut asked)).await {
             Ok(answer) => answer,
             Err(_) => {
-                if let Some(slot) = machine.next() {
+                if let Some(slot) = machine.next_member() {
                     count(&core.counters.hedged_reads, 1);
                     asked.push(ask(core, &ensemble.bookies[slot], slot, request));
                 }

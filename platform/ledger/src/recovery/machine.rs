@@ -19,10 +19,10 @@
 
 use crate::api::LedgerError;
 use crate::layout::SlotSet;
-use crate::record::{LedgerRecord, LedgerState};
+use crate::record::{LedgerRecord, LedgerState, Stored};
 use crate::writer::machine::{Change, ChangeRefusal, Mode, Pending, WriterEffect, WriterMachine, WriterTimes};
 use meridian_bookie_api::{AddEntry, AddResult, BookieError, EntryBytes, FenceState, ReadEntry, ReadRequest};
-use meridian_metadata::{MetadataError, Version};
+use meridian_metadata::Version;
 use meridian_types::{BookieId, EntryId, LedgerId};
 use std::collections::BTreeMap;
 
@@ -91,17 +91,6 @@ pub enum RecoveryEffect {
     },
     /// It is over.
     Done(Result<LedgerRecord, LedgerError>),
-}
-
-/// What a compare-and-set came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stored {
-    /// Stored.
-    Done(Version),
-    /// The record has changed, or nobody knows.
-    Doubtful,
-    /// It can't be stored.
-    Failed(MetadataError),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,11 +219,12 @@ impl RecoveryMachine {
             Stored::Done(version) if self.phase == Phase::Marking => self.begin_fencing(record, version),
             Stored::Done(_) => self.done(Ok(record)),
             Stored::Failed(error) => self.done(Err(LedgerError::Metadata(error))),
-            Stored::Doubtful if now_ms >= self.settings.deadline_ms => {
+            Stored::Changed => self.load(),
+            Stored::Unknown(error) => {
+                self.metadata_error = Some(error.into());
                 self.phase = Phase::Loading;
-                self.tick(now_ms);
+                self.retry_at_ms = Some(now_ms + self.settings.retry_ms);
             }
-            Stored::Doubtful => self.load(),
         }
     }
 
@@ -356,10 +346,9 @@ impl RecoveryMachine {
             self.next = self.next.next();
         }
         let any = !run.is_empty();
-        if let Some(rewriter) = &mut self.rewriter {
-            if any && rewriter.append(now_ms, run).is_err() {
-                debug_assert!(rewriter.end().is_some(), "a rewriter refuses entries only after its end");
-            }
+        if any && let Some(rewriter) = &mut self.rewriter {
+            // It refuses entries only after its end, which is told by itself.
+            let _ = rewriter.append(now_ms, run);
         }
         any
     }

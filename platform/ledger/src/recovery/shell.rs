@@ -4,12 +4,12 @@
 //! asked for: one answer a member and round, one an add.
 //! Must never know: what an entry means.
 
-use super::machine::{RecoveryEffect, RecoveryMachine, RecoverySettings, Stored};
+use super::machine::{RecoveryEffect, RecoveryMachine, RecoverySettings};
 use crate::api::LedgerError;
-use crate::context::{Cas, Core};
+use crate::context::Core;
 use crate::placement;
 use crate::reader::{self, View, ask};
-use crate::record::LedgerRecord;
+use crate::record::{LedgerRecord, Stored};
 use crate::stats::count;
 use meridian_bookie_api::{AddEntry, AddResult, AddSink, BookieError, FenceState, ReadEntry};
 use meridian_metadata::{Condition, Version};
@@ -64,6 +64,7 @@ pub(crate) async fn recover(core: &Arc<Core>, ledger_id: LedgerId) -> Result<Led
     let mut shell =
         Shell { core: core.clone(), ledger_id, sink: Arc::new(Sink(events.clone())), events, tasks: JoinSet::new() };
     let tick = Duration::from_millis(config.tick_ms);
+    let mut tick_at_ms = core.now_ms() + config.tick_ms;
     loop {
         for effect in machine.take_effects() {
             if let Some(result) = shell.perform(effect) {
@@ -74,9 +75,12 @@ pub(crate) async fn recover(core: &Arc<Core>, ledger_id: LedgerId) -> Result<Led
                 return result;
             }
         }
-        match tokio::time::timeout(tick, answers.recv()).await {
-            Ok(Some(event)) => apply(&mut machine, core.now_ms(), event),
-            Ok(None) | Err(_) => machine.tick(core.now_ms()),
+        if let Ok(Some(event)) = tokio::time::timeout(tick, answers.recv()).await {
+            apply(&mut machine, core.now_ms(), event);
+        }
+        if core.now_ms() >= tick_at_ms {
+            machine.tick(core.now_ms());
+            tick_at_ms = core.now_ms() + config.tick_ms;
         }
     }
 }
@@ -115,17 +119,9 @@ impl Shell {
         let (core, ledger_id) = (self.core.clone(), self.ledger_id);
         match effect {
             RecoveryEffect::Load => self.spawn(async move { Event::Loaded(core.load(ledger_id).await) }),
-            RecoveryEffect::Store { record, version } => self.spawn(async move {
-                Event::Stored(match core.store(ledger_id, &record, Condition::Is(version)).await {
-                    Cas::Done(version) => Stored::Done(version),
-                    Cas::Failed(error) => Stored::Failed(error),
-                    Cas::Changed => Stored::Doubtful,
-                    Cas::Unknown(_) => {
-                        core.pause().await;
-                        Stored::Doubtful
-                    }
-                })
-            }),
+            RecoveryEffect::Store { record, version } => {
+                self.spawn(async move { Event::Stored(core.store(ledger_id, &record, Condition::Is(version)).await) })
+            }
             RecoveryEffect::Fence { round, slot, bookie } => {
                 self.spawn(async move { Event::Fenced(round, slot, fence(&core, ledger_id, &bookie).await) })
             }
@@ -179,10 +175,10 @@ async fn fence(core: &Core, ledger_id: LedgerId, id: &BookieId) -> Result<FenceS
 async fn measure(core: &Arc<Core>, ledger_id: LedgerId, record: LedgerRecord, up_to: EntryId) -> (u64, bool) {
     let view = View { ledger_id, record: Arc::new(record), last_confirmed: up_to };
     let entries = up_to.0 + 1;
-    if entries <= MEASURE_ALL_ENTRIES {
-        if let Some(bytes) = count_all(core, &view, entries).await {
-            return (bytes, true);
-        }
+    if entries <= MEASURE_ALL_ENTRIES
+        && let Some(bytes) = count_all(core, &view, entries).await
+    {
+        return (bytes, true);
     }
     let (mut bytes, mut samples) = (0u64, 0u64);
     for sample in 0..MEASURE_SAMPLES {

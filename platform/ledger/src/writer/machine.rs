@@ -10,7 +10,9 @@
 //!   would fence, so it never counts again before a later change tells the outcome.
 //! - W4 after the end nothing is confirmed and no effect but the end leaves.
 //! - W5 lost, late, repeated and reordered answers change nothing but time.
-//! - W6 confirmed entries stay in the window while a change runs, so that the new member gets them too; at most
+//! - W6 a rewrite tells the last-add-confirmed that the recovery began with, never its own progress: what it rewrote
+//!   counts only with its close, and another recovery that heard of it would not look for those entries any more.
+//! - W7 confirmed entries stay in the window while a change runs, so that the new member gets them too; at most
 //!   [`WriterTimes::window_keep_bytes`] of them.
 //!
 //! Failure: a member that fails is replaced; without replacement the writer goes on while Qa members are left, sends
@@ -37,7 +39,7 @@ pub struct WriterTimes {
     pub busy_retry_ms: u64,
     /// An explicit last-add-confirmed follows so long after the last add (S1).
     pub lac_idle_ms: u64,
-    /// Confirmed entries kept for the new member while a change runs (W6).
+    /// Confirmed entries kept for the new member while a change runs (W7).
     pub window_keep_bytes: u64,
 }
 
@@ -260,7 +262,7 @@ impl WriterMachine {
             Phase::Ended(_) | Phase::Drained => true,
             Phase::Open | Phase::Closing => {
                 self.window.is_empty()
-                    && self.told == self.confirmed
+                    && (self.told == self.confirmed || self.mode == Mode::Rewrite)
                     && self.changing.is_none()
                     && self.slots.iter().all(|s| s.failure.is_some() || s.answered >= s.sent)
             }
@@ -298,6 +300,7 @@ impl WriterMachine {
 
     /// Sends the entries of the window from index `from` on that belong to `slot`, are not there and are `wanted`.
     fn send(&mut self, now_ms: u64, slot: usize, from: usize, wanted: impl Fn(&Pending, usize) -> bool) {
+        let last_add_confirmed = EntryId(if self.mode == Mode::Append { self.confirmed } else { self.told });
         let mut entries = Vec::with_capacity(self.window.len().saturating_sub(from));
         for (index, pending) in self.window.iter_mut().enumerate().skip(from) {
             let entry_id = EntryId(self.window_first + index as i64);
@@ -308,7 +311,7 @@ impl WriterMachine {
             entries.push(AddEntry {
                 ledger_id: self.ledger_id,
                 entry_id,
-                last_add_confirmed: EntryId(self.confirmed),
+                last_add_confirmed,
                 digest: pending.digest,
                 recovery: self.mode == Mode::Rewrite,
                 entry: pending.entry.clone(),
@@ -320,7 +323,7 @@ impl WriterMachine {
             member.progress_ms = now_ms;
         }
         member.sent = member.sent.max(last.entry_id.0);
-        self.told = self.told.max(self.confirmed);
+        self.told = last_add_confirmed.0;
         self.last_send_ms = now_ms;
         self.effects.push(WriterEffect::Send { slot, bookie: member.bookie.clone(), entries });
     }
@@ -516,7 +519,7 @@ impl WriterMachine {
         }
     }
 
-    /// Confirms what can be confirmed (W1) and lets go of what is no longer needed (W6).
+    /// Confirms what can be confirmed (W1) and lets go of what is no longer needed (W7).
     fn advance(&mut self) {
         let before = self.confirmed;
         while let Some(pending) = self.front_unconfirmed() {

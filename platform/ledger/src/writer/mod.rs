@@ -2,3 +2,4 @@
 
 pub mod machine;
 pub(crate) mod shell;
+pub mod update;

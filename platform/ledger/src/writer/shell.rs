@@ -7,11 +7,12 @@
 //! Must never know: what an entry means.
 
 use super::machine::{Change, ChangeRefusal, Mode, Pending, WriterEffect, WriterMachine};
+use super::update::{Intent, RecordUpdate, UpdateFailure, UpdateStep};
 use crate::api::{AppendEvent, AppendSink, LedgerEntry, LedgerError, LedgerReader, LedgerWriter};
-use crate::context::{Cas, Core};
+use crate::context::Core;
 use crate::placement;
 use crate::reader::{self, View};
-use crate::record::{LedgerRecord, LedgerState};
+use crate::record::LedgerRecord;
 use crate::stats::count;
 use meridian_bookie_api::{AddEntry, AddResult, AddSink, Bookie, BookieError, BoxFuture, EntryBytes};
 use meridian_metadata::{Condition, Version};
@@ -273,7 +274,7 @@ impl Writer {
         });
         // The sender is dropped when the machine has drained or ended; the machine's deadlines bound the wait.
         let _ = wait.await;
-        let (record, version) = {
+        let (intent, known) = {
             let state = self.state.lock();
             if let Some(error) = state.machine.end() {
                 return Err(error.clone());
@@ -281,11 +282,13 @@ impl Writer {
             if state.closed {
                 return Ok(state.machine.confirmed());
             }
-            let mut record = state.record.as_ref().clone();
-            record.close(state.machine.confirmed(), state.machine.confirmed_bytes(), true);
-            (record, state.version)
+            let (last_entry, length_bytes) = (state.machine.confirmed(), state.machine.confirmed_bytes());
+            (Intent::Close { last_entry, length_bytes }, (state.record.as_ref().clone(), state.version))
         };
-        let (record, version) = close_record(&self.core, self.ledger_id, record, version).await?;
+        let made = update_record(&self.core, self.ledger_id, intent, known).await;
+        let (record, version) = made.map_err(|failure| match failure {
+            UpdateFailure::Lost(error) | UpdateFailure::Unknown(error) => error,
+        })?;
         let mut state = self.state.lock();
         if !state.closed {
             count(&self.core.counters.closed, 1);
@@ -302,7 +305,7 @@ impl Writer {
     }
 }
 
-/// Finds replacements and puts them into metadata while the ledger is OPEN (S5).
+/// Finds replacements and puts them into metadata (S5).
 async fn change_ensemble(
     core: &Core,
     ledger_id: LedgerId,
@@ -314,69 +317,41 @@ async fn change_ensemble(
     let chosen = core.with_quarantine(|quarantine, seed| {
         placement::replace(&change.ensemble, change.failed, writable, quarantine, seed)
     });
-    let ensemble = chosen.ok_or(ChangeRefusal::NoReplacement { available })?;
-    let replaced = ensemble.iter().zip(&change.ensemble).filter(|(new, old)| new != old).count();
-    let deadline_ms = core.now_ms() + core.config.metadata_patience_ms;
-    let (mut record, mut version) = known;
-    loop {
-        record.change_ensemble(change.first, ensemble.clone());
-        let reason = match core.store(ledger_id, &record, Condition::Is(version)).await {
-            Cas::Done(version) => {
-                count(&core.counters.replaced_bookies, replaced as u64);
-                return Ok((record, version));
-            }
-            Cas::Failed(error) => return Err(ChangeRefusal::Lost(LedgerError::Metadata(error))),
-            Cas::Changed => "the record keeps changing".to_owned(),
-            Cas::Unknown(error) => error.to_string(),
-        };
-        match core.load(ledger_id).await {
-            Ok((stored, at)) if stored.state == LedgerState::Open => {
-                if stored.last_ensemble() == record.last_ensemble() {
-                    return Ok((stored, at));
-                }
-                (record, version) = (stored, at);
-            }
-            Ok(_) => return Err(ChangeRefusal::Lost(LedgerError::Fenced(ledger_id))),
-            Err(error @ LedgerError::NoSuchLedger(_)) => return Err(ChangeRefusal::Lost(error)),
-            Err(_) => core.pause().await,
+    let bookies = chosen.ok_or(ChangeRefusal::NoReplacement { available })?;
+    let replaced = bookies.iter().zip(&change.ensemble).filter(|(new, old)| new != old).count();
+    match update_record(core, ledger_id, Intent::Change { first: change.first, bookies }, known).await {
+        Ok(made) => {
+            count(&core.counters.replaced_bookies, replaced as u64);
+            Ok(made)
         }
-        if core.now_ms() >= deadline_ms {
-            return Err(ChangeRefusal::Unknown(reason));
-        }
+        Err(UpdateFailure::Lost(error)) => Err(ChangeRefusal::Lost(error)),
+        Err(UpdateFailure::Unknown(error)) => Err(ChangeRefusal::Unknown(error.to_string())),
     }
 }
 
-/// Puts CLOSED into metadata while the ledger is OPEN, once, also if an outcome was unknown.
-async fn close_record(
+/// Runs one update of the record to its end.
+async fn update_record(
     core: &Core,
     ledger_id: LedgerId,
-    mut record: LedgerRecord,
-    mut version: Version,
-) -> Result<(LedgerRecord, Version), LedgerError> {
+    intent: Intent,
+    known: (LedgerRecord, Version),
+) -> Result<(LedgerRecord, Version), UpdateFailure> {
     let deadline_ms = core.now_ms() + core.config.metadata_patience_ms;
-    let (last, length_bytes) = (record.last_entry, record.length_bytes);
+    let (mut update, mut step) = RecordUpdate::begin(ledger_id, intent, known, deadline_ms);
     loop {
-        let error = match core.store(ledger_id, &record, Condition::Is(version)).await {
-            Cas::Done(version) => return Ok((record, version)),
-            Cas::Failed(error) => return Err(LedgerError::Metadata(error)),
-            Cas::Changed => LedgerError::Fenced(ledger_id),
-            Cas::Unknown(error) => LedgerError::Metadata(error),
-        };
-        match core.load(ledger_id).await {
-            Ok((stored, at)) => match stored.state {
-                LedgerState::Closed if stored.last_entry == last => return Ok((stored, at)),
-                LedgerState::Closed | LedgerState::InRecovery => return Err(LedgerError::Fenced(ledger_id)),
-                LedgerState::Open => {
-                    (record, version) = (stored, at);
-                    record.close(last, length_bytes, true);
+        step = match step {
+            UpdateStep::Store(record, version) => {
+                update.stored(core.store(ledger_id, &record, Condition::Is(version)).await)
+            }
+            UpdateStep::Load { pause } => {
+                if pause {
+                    core.pause().await;
                 }
-            },
-            Err(error @ LedgerError::NoSuchLedger(_)) => return Err(error),
-            Err(_) => core.pause().await,
-        }
-        if core.now_ms() >= deadline_ms {
-            return Err(error);
-        }
+                let loaded = core.load(ledger_id).await;
+                update.loaded(core.now_ms(), loaded)
+            }
+            UpdateStep::Done(result) => return result,
+        };
     }
 }
 
