@@ -3,6 +3,7 @@
 //! Failure: opening says in one error what to do; after [`LocalBookie::close`] every call answers unavailable.
 
 use crate::cache::WriteCache;
+use crate::compaction::LastRuns;
 use crate::config::BookieConfig;
 use crate::cookie::{self, Cookie};
 use crate::core::Core;
@@ -159,7 +160,7 @@ impl Drop for LocalBookie {
     }
 }
 
-pub(crate) fn new_core(
+fn new_core(
     config: BookieConfig,
     metrics: Metrics,
     index: Arc<Index>,
@@ -183,6 +184,8 @@ pub(crate) fn new_core(
         pool: ReadPool::new(config.read_threads),
         flush: FlushSignal::default(),
         disk: RwLock::new(DiskState::Writable),
+        last_compaction: Mutex::new(LastRuns::new()),
+        damaged_logs: Mutex::default(),
         closed: AtomicBool::new(false),
         config,
     })

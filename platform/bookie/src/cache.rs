@@ -182,12 +182,7 @@ impl WriteCache {
         drop(flushed);
     }
 
-    /// Bytes in the active cache.
-    pub fn active_bytes(&self) -> u64 {
-        self.halves.lock().active.bytes
-    }
-
-    /// A run of entries from `from`: consecutive unless `gaps` is set. Ends at the first one missing here.
+    /// A run of consecutive entries from `from`; ends at the first one missing here. Answers the next one wanted.
     pub fn run(
         &self,
         ledger_id: LedgerId,
@@ -302,7 +297,7 @@ mod tests {
         assert_eq!(cache.put_replayed(LedgerId(1), cached(0, "ab")), Fill::Room, "replaced, not added");
         assert!(!cache.wait_for_room(), "one flush can still begin");
         cache.begin_flush();
-        assert_eq!(cache.active_bytes(), 0);
+        assert_eq!(cache.halves.lock().active.bytes, 0);
         assert!(cache.holds(LedgerId(1)));
         cache.end_flush();
         assert!(!cache.holds(LedgerId(1)));

@@ -77,7 +77,7 @@ pub struct DiskConfig {
     /// Free bytes below which the node becomes read-only, whatever the part: room for what is in the caches and for
     /// recovery writes and compaction.
     pub reserve_bytes: u64,
-    /// Bytes that the node may use per ledger folder, if less than the disk.
+    /// Bytes that the node may use per folder, if less than the disk.
     pub quota_bytes: Option<u64>,
     /// How often it looks.
     pub check_interval: Duration,

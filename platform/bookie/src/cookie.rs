@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-const FILE_NAME: &str = "COOKIE";
+pub(crate) const FILE_NAME: &str = "COOKIE";
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +120,27 @@ pub(crate) fn check(config: &BookieConfig) -> Result<Cookie, OpenError> {
     }
     compare(config, cookie)?;
     Ok(cookie.clone())
+}
+
+/// Gives an index folder that lost its cookie a new one, if every other folder has its own.
+pub(crate) fn restore_index_cookie(config: &BookieConfig) -> Result<(), OpenError> {
+    let index_path = config.index_path();
+    let all = folders(config);
+    let Some((_, part)) = all.iter().find(|(dir, part)| *dir == index_path && part == "index") else { return Ok(()) };
+    if index_path.join(FILE_NAME).exists() {
+        return Ok(());
+    }
+    let mut cookie = None;
+    for (dir, _) in all.iter().filter(|(dir, _)| *dir != index_path) {
+        let text =
+            fs::read_to_string(dir.join(FILE_NAME)).map_err(|e| StorageError::io("read the cookie in", dir, e))?;
+        let (found, _) = Cookie::decode(&text).map_err(OpenError::Identity)?;
+        cookie = Some(found);
+    }
+    match cookie {
+        Some(cookie) => Ok(write_cookie(&index_path, &cookie.encode(part))?),
+        None => Ok(()),
+    }
 }
 
 fn compare(config: &BookieConfig, cookie: &Cookie) -> Result<(), OpenError> {

@@ -7,6 +7,7 @@
 //! Must never know: sockets.
 
 use crate::cache::{Fill, WriteCache};
+use crate::compaction::LastRuns;
 use crate::config::BookieConfig;
 use crate::disk::DiskState;
 use crate::entrylog::EntryLogs;
@@ -23,6 +24,7 @@ use crate::read::ReadCache;
 use meridian_bookie_api::{AddEntry, AddResult, AddSink, BookieError, FenceState};
 use meridian_types::{BookieId, EntryId, LedgerId};
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::oneshot;
@@ -44,6 +46,9 @@ pub(crate) struct Core {
     pub pool: ReadPool,
     pub flush: FlushSignal,
     pub disk: RwLock<DiskState>,
+    pub last_compaction: Mutex<LastRuns>,
+    /// Logs with damage, left alone by compaction.
+    pub damaged_logs: Mutex<BTreeSet<u32>>,
     pub closed: AtomicBool,
 }
 

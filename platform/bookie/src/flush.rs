@@ -163,7 +163,7 @@ impl Core {
         self.index.flush()
     }
 
-    fn ledgers_of(&self, log: u32) -> Result<Vec<(LedgerId, u64)>, StorageError> {
+    pub(crate) fn ledgers_of(&self, log: u32) -> Result<Vec<(LedgerId, u64)>, StorageError> {
         let range = (log, LedgerId(i64::MIN))..=(log, LedgerId(i64::MAX));
         Ok(self.index.log_bytes()?.range(range).map(|((_, ledger_id), bytes)| (*ledger_id, *bytes)).collect())
     }
@@ -171,14 +171,8 @@ impl Core {
     /// Measures the folders and decides what is taken (S10).
     pub fn check_disk(&self) {
         let mut folders = Vec::new();
-        for (dir, quota) in self
-            .config
-            .ledger_dirs
-            .iter()
-            .map(|dir| (dir, self.config.disk.quota_bytes))
-            .chain(self.config.journal_dirs.iter().map(|dir| (dir, None)))
-        {
-            match disk::measure(dir, quota) {
+        for dir in self.config.ledger_dirs.iter().chain(&self.config.journal_dirs) {
+            match disk::measure(dir, self.config.disk.quota_bytes) {
                 Ok(used) => {
                     let percent = (used.part() * 100.0) as i64;
                     self.metrics.ledger_dir_usage.with_label_values(&[&dir.display().to_string()]).set(percent);

@@ -190,18 +190,6 @@ impl Index {
         Ok(found)
     }
 
-    /// Every entry's place, in order.
-    pub(crate) fn each_place(
-        &self,
-        mut visit: impl FnMut(LedgerId, EntryId, Place) -> Result<(), StorageError>,
-    ) -> Result<(), StorageError> {
-        self.each(b"E", b"F", |key, value| {
-            let ledger_id = LedgerId(number(&exact::<8>(&key[1..9], "entry key")?));
-            let entry_id = EntryId(number(&exact::<8>(&key[9..], "entry key")?));
-            visit(ledger_id, entry_id, decode_place(value)?)
-        })
-    }
-
     /// Bytes per ledger of every log.
     pub(crate) fn log_bytes(&self) -> Result<LogBytes, StorageError> {
         let mut found = LogBytes::new();

@@ -131,6 +131,13 @@ impl Locked<'_> {
     }
 }
 
+impl Locked<'_> {
+    /// Forgets a deleted ledger.
+    pub fn remove(&mut self, ledger_id: LedgerId) {
+        self.table.states.remove(&ledger_id);
+    }
+}
+
 impl Ledgers {
     pub fn new(index: Arc<Index>) -> Self {
         Self { table: Mutex::new(Table::default()), index }
@@ -139,11 +146,6 @@ impl Ledgers {
     /// Locks the table for one batch.
     pub fn lock(&self) -> Locked<'_> {
         Locked { table: self.table.lock(), index: &self.index }
-    }
-
-    /// Whether the ledger is known at all.
-    pub fn exists(&self, ledger_id: LedgerId) -> Result<bool, StorageError> {
-        Ok(self.lock().get(ledger_id, false)?.is_some())
     }
 
     /// States that differ from the stored ones; they count as stored from now on.
@@ -199,15 +201,5 @@ impl Ledgers {
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)
-    }
-
-    /// Removes a deleted ledger's state.
-    pub fn remove(&self, ledger_id: LedgerId) {
-        self.table.lock().states.remove(&ledger_id);
-    }
-
-    /// States in memory.
-    pub fn in_memory(&self) -> usize {
-        self.table.lock().states.len()
     }
 }

@@ -8,6 +8,7 @@
 
 mod bookie;
 mod cache;
+mod compaction;
 mod config;
 mod cookie;
 mod core;
@@ -15,16 +16,20 @@ mod disk;
 mod entrylog;
 mod error;
 mod flush;
+mod gc;
 mod index;
 mod journal;
 mod ledgers;
 mod metrics;
 mod pool;
 mod read;
+mod rebuild;
 mod replay;
 
 pub use bookie::LocalBookie;
 pub use config::{BookieConfig, CompactionConfig, DiskConfig, JournalConfig};
 pub use disk::{DiskState, DiskUse};
 pub use error::{OpenError, StorageError};
+pub use gc::{EmptyListing, GcReport, Listing, LiveLedgers};
+pub use rebuild::{RebuildReport, rebuild_index};
 pub use replay::ReplayReport;

@@ -109,9 +109,4 @@ impl Metrics {
             free_space_bytes: n.gauge("bookie_free_space_bytes", "Least free space of any folder")?,
         })
     }
-
-    #[cfg(test)]
-    pub fn for_test() -> Self {
-        Self::register(&Registry::new(), &BookieId::new("test")).unwrap()
-    }
 }

@@ -19,8 +19,7 @@
 //! | 24 | 8 | entry |
 //! | 32 | 8 | last-add-confirmed |
 //!
-//! The last record of a log that was filled is its ledger map: (ledger 8, bytes 8) for each ledger; behind it stands
-//! the trailer, [`TRAILER_BYTES`]: `MRDNEEND` (8), offset of the map (8), CRC32C of both from the salt (4), zeros (4).
+//! The last record of a log that was filled is its ledger map: (ledger 8, live bytes 8) for each ledger.
 //!
 //! Invariants: N1 a record counts only if its checksum and digest agree.
 //! Failure: decoders answer `None`; they never panic.
@@ -33,12 +32,9 @@ use meridian_types::{EntryId, LedgerId};
 pub const LOG_HEADER_BYTES: usize = 32;
 /// Length of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 40;
-/// Length of the trailer.
-pub const TRAILER_BYTES: usize = 24;
 /// The version written.
 pub const LOG_VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"MRDNELOG";
-const END_MAGIC: &[u8; 8] = b"MRDNEEND";
 
 /// The identity of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -172,8 +168,8 @@ impl LogRecord {
     }
 }
 
-/// The end of a filled log: its ledger map and the trailer.
-pub fn encode_end(salt: u32, map_offset_bytes: u64, ledgers: &[(LedgerId, u64)]) -> Vec<u8> {
+/// The last record of a filled log: its ledger map.
+pub fn encode_ledger_map(salt: u32, ledgers: &[(LedgerId, u64)]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(ledgers.len() * 16);
     for (ledger_id, bytes) in ledgers {
         payload.extend_from_slice(&ledger_id.0.to_le_bytes());
@@ -190,19 +186,7 @@ pub fn encode_end(salt: u32, map_offset_bytes: u64, ledgers: &[(LedgerId, u64)])
     };
     let mut out = record.encode(salt).to_vec();
     out.append(&mut payload);
-    let start = out.len();
-    out.extend_from_slice(END_MAGIC);
-    out.extend_from_slice(&map_offset_bytes.to_le_bytes());
-    let crc = crc32c::crc32c_append(salt, &out[start..]);
-    out.extend_from_slice(&crc.to_le_bytes());
-    out.extend_from_slice(&[0; 4]);
     out
-}
-
-/// Where the ledger map is, from a log's last [`TRAILER_BYTES`]; `None` if the log was never filled.
-pub fn decode_trailer(bytes: &[u8], salt: u32) -> Option<u64> {
-    let raw: &[u8; TRAILER_BYTES] = bytes.last_chunk()?;
-    (&raw[..8] == END_MAGIC && crc32c::crc32c_append(salt, &raw[..16]) == u32_at(raw, 16)).then(|| u64_at(raw, 8))
 }
 
 /// The pairs of a ledger map's payload.
@@ -246,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn the_end_tells_the_ledger_map() {
+    fn golden_ledger_map() {
         let ledgers = [(LedgerId(1), 10), (LedgerId(7), 20)];
-        let end = encode_end(3, 1000, &ledgers);
-        assert_eq!(decode_trailer(&end, 3), Some(1000));
-        assert_eq!(decode_trailer(&end, 4), None);
-        let record = LogRecord::decode(&end, 3).unwrap();
-        let payload = &end[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + record.payload_bytes as usize];
+        let raw = encode_ledger_map(3, &ledgers);
+        let record = LogRecord::decode(&raw, 3).unwrap();
+        assert_eq!((record.kind, record.payload_bytes), (LogRecordKind::LedgerMap, 32));
+        let payload = &raw[RECORD_HEADER_BYTES..];
+        assert_eq!(payload[..16], [1, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0]);
         assert!(record.matches(payload));
         assert_eq!(decode_ledger_map(payload), ledgers);
     }
@@ -277,7 +261,6 @@ mod tests {
         #[test]
         fn any_bytes_decode_without_panic(bytes: Vec<u8>, salt: u32) {
             let _ = LogRecord::decode(&bytes, salt);
-            let _ = decode_trailer(&bytes, salt);
             let _ = decode_ledger_map(&bytes);
         }
     }

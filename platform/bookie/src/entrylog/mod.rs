@@ -3,7 +3,7 @@
 //! Role: the set of log files over all ledger folders, opened for reading as needed.
 //! Invariants: M1 ids only grow and are never used twice; M2 a log being written is never deleted; M3 at most
 //! [`OPEN_FILES_MAX`] files are held open for reading.
-//! Failure: a log that is gone is [`Gone`](LogRead::Gone): the reader looks the place up again (compaction moved it).
+//! Failure: reading a log that is gone answers `false`: the reader looks the place up again (compaction moved it).
 //! Must never know: the index, caches.
 
 pub(crate) mod format;
@@ -48,14 +48,6 @@ pub(crate) struct EntryLogs {
     dirs: Vec<PathBuf>,
     log_bytes_max: u64,
     state: Mutex<State>,
-}
-
-/// Bytes read from a log.
-pub(crate) enum LogRead {
-    /// They are.
-    Bytes(Bytes),
-    /// The log does not exist any more.
-    Gone,
 }
 
 impl EntryLogs {
@@ -140,7 +132,7 @@ impl EntryLogs {
     }
 
     /// Reads the records of consecutive places (one run on disk) and checks them; stops in front of the first that is
-    /// damaged, which is an error only if it is the first of all.
+    /// damaged, which is an error only if it is the first of all. `false` if the log does not exist any more.
     pub fn read_run(
         &self,
         ledger_id: LedgerId,

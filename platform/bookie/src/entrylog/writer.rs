@@ -4,7 +4,7 @@
 //! new log, what it had appended since the last sync counts as never written.
 //! Failure: [`StorageError`]; see M5.
 
-use super::format::{LOG_HEADER_BYTES, LogRecord, RECORD_HEADER_BYTES, encode_end};
+use super::format::{LOG_HEADER_BYTES, LogRecord, RECORD_HEADER_BYTES, encode_ledger_map};
 use super::{EntryLogs, LogInfo};
 use crate::error::StorageError;
 use crate::index::Place;
@@ -112,9 +112,9 @@ impl LogWriter {
         ledgers_of: impl Fn(u32) -> Result<Vec<(LedgerId, u64)>, StorageError>,
     ) -> Result<(), StorageError> {
         while let Some(log) = self.filled.last() {
-            let end = encode_end(log.info.name.salt, log.written_bytes, &ledgers_of(log.info.name.id)?);
+            let map = encode_ledger_map(log.info.name.salt, &ledgers_of(log.info.name.id)?);
             let io = |action, source| StorageError::io(action, &log.info.path, source);
-            log.file.write_all_at(&end, log.written_bytes).map_err(|e| io("write", e))?;
+            log.file.write_all_at(&map, log.written_bytes).map_err(|e| io("write", e))?;
             log.file.sync_data().map_err(|e| io("sync", e))?;
             self.logs.finished(log.info.name.id);
             self.filled.pop();

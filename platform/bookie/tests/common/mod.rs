@@ -116,7 +116,8 @@ pub fn read(bookie: &dyn Bookie, ledger: i64, first: i64, max: u32) -> Result<Ve
 pub fn check(bookie: &dyn Bookie, ledger: i64, entries: std::ops::Range<i64>, len: usize) {
     let mut next = entries.start;
     while next < entries.end {
-        let found = read(bookie, ledger, next, 100).unwrap_or_else(|e| panic!("{ledger}:{next}: {e}"));
+        let found = read(bookie, ledger, next, (entries.end - next).min(100) as u32)
+            .unwrap_or_else(|e| panic!("{ledger}:{next}: {e}"));
         for entry in found {
             assert_eq!(entry.entry_id, EntryId(next));
             assert_eq!(entry.payload, payload(ledger, next, len), "{ledger}:{next}");
