@@ -12,6 +12,13 @@
 pub mod bookie;
 pub mod entry;
 pub mod envelope;
+pub mod frame;
+mod outbox;
+mod pending;
+pub mod remote;
+pub mod serve;
 
 pub use bookie::{AddEntry, AddResult, AddSink, Bookie, BookieError, BoxFuture, FenceState, ReadEntry, ReadRequest};
 pub use entry::{EntryBytes, Head};
+pub use remote::{RemoteBookie, RemoteConfig};
+pub use serve::{ServeConfig, serve_connection, serve_data};

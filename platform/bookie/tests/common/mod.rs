@@ -45,15 +45,19 @@ impl AddSink for Answers {
 }
 
 impl Answers {
-    /// The first `count` answers, in order.
+    /// All answers so far, at least `count`, in order.
     pub fn wait(&self, count: usize) -> Vec<AddResult> {
+        self.wait_for(count);
+        self.results.lock().unwrap().clone()
+    }
+
+    pub fn wait_for(&self, count: usize) {
         let deadline = Instant::now() + PATIENCE;
         let mut results = self.results.lock().unwrap();
         while results.len() < count {
             let left = deadline.checked_duration_since(Instant::now()).expect("answers in time");
             results = self.came.wait_timeout(results, left).unwrap().0;
         }
-        results.clone()
     }
 
     pub fn count(&self) -> usize {
@@ -105,7 +109,7 @@ pub fn request(ledger: i64, first: i64, max_entries: u32) -> ReadRequest {
 
 /// Waits for a future without a runtime.
 pub fn wait<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 pub fn read(bookie: &dyn Bookie, ledger: i64, first: i64, max: u32) -> Result<Vec<ReadEntry>, BookieError> {
