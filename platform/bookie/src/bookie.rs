@@ -15,7 +15,6 @@ use crate::flush::{self, FlushSignal};
 use crate::index::Index;
 use crate::journal::completion::Completion;
 use crate::journal::files::{FileSettings, JournalFiles};
-use crate::journal::record::FileHeader;
 use crate::journal::{Gate, Journal, JournalParts};
 use crate::ledgers::Ledgers;
 use crate::metrics::Metrics;
@@ -25,7 +24,6 @@ use crate::replay::ReplayReport;
 use meridian_bookie_api::{AddEntry, AddSink, Bookie, BookieError, BoxFuture, FenceState, ReadEntry, ReadRequest};
 use meridian_types::{BookieId, EntryId, LedgerId};
 use parking_lot::{Mutex, RwLock};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -44,8 +42,6 @@ impl std::fmt::Debug for LocalBookie {
     }
 }
 
-type FoundFiles = Vec<(Arc<JournalFiles>, Vec<(FileHeader, PathBuf)>)>;
-
 impl LocalBookie {
     /// Opens the folders, replays the journals and starts the threads. Blocks; needs no runtime.
     ///
@@ -60,18 +56,18 @@ impl LocalBookie {
         let logs = EntryLogs::open(&config.ledger_dirs, config.entry_log_bytes)?;
         let core = Arc::new(new_core(config, metrics, index, logs)?);
         let mut replay = ReplayReport::default();
-        let mut found: FoundFiles = Vec::new();
+        let mut found = Vec::new();
         for (at, dir) in core.config.journal_dirs.iter().enumerate() {
             let (files, used) = JournalFiles::open(file_settings(&core.config, dir))?;
             let mark = core.index.mark(at as u32)?;
             files.raise_sequence(mark.sequence);
             core.replay(&used, mark, &mut replay)?;
-            found.push((files, used));
+            found.push(files);
         }
         // The first disk check comes before the first journal file, so that a full node starts read-only.
         core.check_disk();
         let mut journals = Vec::new();
-        for (at, (files, _)) in found.into_iter().enumerate() {
+        for (at, files) in found.into_iter().enumerate() {
             journals.push(Journal::start(journal_parts(&core, at, files))?);
         }
         let _ = core.journals.set(journals);

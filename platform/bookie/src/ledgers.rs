@@ -123,11 +123,11 @@ impl Locked<'_> {
             };
             table.states.insert(ledger_id, state);
         }
-        let state = table.states.get_mut(&ledger_id);
-        Ok(state.map(|state| {
+        let mut state = table.states.get_mut(&ledger_id);
+        if let Some(state) = &mut state {
             state.touched = table.generation;
-            state
-        }))
+        }
+        Ok(state)
     }
 }
 

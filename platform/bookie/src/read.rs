@@ -189,7 +189,7 @@ impl Reading {
     }
 
     /// Reads one run from the disk, then goes on in memory.
-    pub fn from_disk(&mut self, core: &Core) -> Result<Step, StorageError> {
+    pub fn go_to_disk(&mut self, core: &Core) -> Result<Step, StorageError> {
         for _ in 0..MOVED_RETRIES {
             // A1: caches first.
             let cached = core.cache.first_from(self.request.ledger_id, self.next);
@@ -235,7 +235,7 @@ impl Reading {
     /// Runs to the end, on a thread that may wait for the disk.
     pub fn finish_on_disk(mut self, core: &Core) -> Result<Vec<ReadEntry>, BookieError> {
         loop {
-            match self.from_disk(core) {
+            match self.go_to_disk(core) {
                 Ok(Step::Done) => return self.answer(core),
                 Ok(Step::Disk) => {
                     // The entry may have come into a cache since.

@@ -1,4 +1,5 @@
 //! One suite for every [`Bookie`]: on this machine's disks, and the same behind a socket.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panic")]
 
 mod common;
 

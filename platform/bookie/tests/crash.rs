@@ -1,4 +1,5 @@
 //! Crash images: what was acked is there, what was not is whole or absent.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panic")]
 
 mod common;
 

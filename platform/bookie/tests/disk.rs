@@ -1,4 +1,5 @@
 //! Full disks, garbage collection, compaction, a lost index.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panic")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! One node from the outside: adds, reads, fencing, restart.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panic")]
 
 mod common;
 

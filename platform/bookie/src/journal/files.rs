@@ -23,6 +23,9 @@ const FILL_CHUNK_BYTES: usize = 1 << 20;
 /// A background fill syncs after so many bytes, so that it never hands the disk one large burst.
 const FILL_SYNC_BYTES: u64 = 4 << 20;
 
+/// Journal files in order.
+pub(crate) type UsedFiles = Vec<(FileHeader, PathBuf)>;
+
 /// Sizes and ways of the files.
 #[derive(Debug, Clone)]
 pub(crate) struct FileSettings {
@@ -59,7 +62,7 @@ pub(crate) struct JournalFiles {
 
 impl JournalFiles {
     /// Looks through the folder: the journal files in order, and the store of free ones.
-    pub fn open(settings: FileSettings) -> Result<(Arc<Self>, Vec<(FileHeader, PathBuf)>), StorageError> {
+    pub fn open(settings: FileSettings) -> Result<(Arc<Self>, UsedFiles), StorageError> {
         let mut used = Vec::new();
         let mut pool = Pool::default();
         let mut last_free_name = 0;

@@ -1,5 +1,6 @@
 //! What the tests of a node share.
 #![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "test code outside a test function")]
 
 use bytes::Bytes;
 use meridian_bookie::{BookieConfig, LocalBookie};
