@@ -54,7 +54,7 @@ impl Registry {
                     operations.push(key.put(&policies, Condition::Absent)?);
                 }
             }
-            if operations.is_empty() || self.try_commit(operations).await? {
+            if operations.is_empty() || self.try_commit(&mut tries, operations).await? {
                 return Ok(());
             }
         }

@@ -37,6 +37,19 @@ impl Cache {
         cache
     }
 
+    /// Whether there is a record of this key.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        match key {
+            Key::Cluster(name) => self.clusters.contains_key(name),
+            Key::Tenant(name) => self.tenants.contains_key(name),
+            Key::Namespace(name) => self.namespaces.contains_key(name),
+            Key::TopicPolicies(topic) => self.topic_policies.contains_key(topic),
+            Key::Partitioned(topic) => {
+                self.partitioned.get(&topic.namespace()).is_some_and(|topics| topics.contains_key(topic))
+            }
+        }
+    }
+
     /// Applies a change; answers its place, `None` for keys that are not known here.
     pub(crate) fn apply(&mut self, path: &str, value: Option<&[u8]>) -> Result<Option<Changed>, MetadataError> {
         let Some(key) = Key::parse(path) else { return Ok(None) };

@@ -85,14 +85,14 @@ impl Registry {
         loop {
             tries.next()?;
             // Nothing is created under a namespace that is marked, so what is listed now is all there is.
-            let entry = self.store.get(&key.path()).await?.ok_or_else(|| key.not_found())?;
+            let Some(entry) = self.store.get(&key.path()).await? else { return self.gone(&key, &tries).await };
             let topics = self.store.range(&partitioned_of(name), None, 1).await?;
             if let Some(first) = topics.entries.first() {
                 let by = format!("it has partitioned topics ({})", first.key);
                 return Err(RegistryError::InUse { kind: key.kind(), name: key.name(), by });
             }
             self.delete_topic_policies_of(name).await?;
-            if self.try_commit(vec![key.delete(Condition::Is(entry.version))]).await? {
+            if self.try_commit(&mut tries, vec![key.delete(Condition::Is(entry.version))]).await? {
                 return Ok(());
             }
         }

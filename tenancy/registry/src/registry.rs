@@ -6,7 +6,7 @@
 
 use crate::RegistryError;
 use crate::cache::Cache;
-use crate::keys::PREFIX;
+use crate::keys::{Key, PREFIX};
 use arc_swap::ArcSwap;
 use meridian_metadata::{SharedStore, Version, Watch, WatchEvent};
 use meridian_policy::{
@@ -165,8 +165,17 @@ impl Registry {
 
     /// Waits until the cache holds a version (R2).
     pub(crate) async fn visible(&self, version: Version) -> Result<(), RegistryError> {
+        self.applied_until(|applied| *applied >= version).await
+    }
+
+    /// Waits until the cache does not hold a key any more (R2).
+    pub(crate) async fn visibly_gone(&self, key: &Key) -> Result<(), RegistryError> {
+        self.applied_until(|_| !self.cache.read().holds(key)).await
+    }
+
+    async fn applied_until(&self, holds: impl FnMut(&Version) -> bool) -> Result<(), RegistryError> {
         let mut applied = self.applied.subscribe();
-        let reached = applied.wait_for(|applied| *applied >= version);
+        let reached = applied.wait_for(holds);
         match tokio::time::timeout(Duration::from_millis(VISIBLE_DEADLINE_MS), reached).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(RegistryError::NotVisible),

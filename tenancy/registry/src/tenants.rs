@@ -99,13 +99,13 @@ impl Registry {
         loop {
             tries.next()?;
             // Whoever creates a namespace writes the tenant too: its version tells if one came in between (R3).
-            let found = self.find::<TenantInfo>(&key).await?.ok_or_else(|| key.not_found())?;
+            let Some(found) = self.find::<TenantInfo>(&key).await? else { return self.gone(&key, &tries).await };
             let namespaces = self.store.range(&namespaces_of(name), None, 1).await?;
             if let Some(first) = namespaces.entries.first() {
                 let by = format!("it has namespaces ({})", first.key.trim_start_matches("tenancy/namespace/"));
                 return Err(RegistryError::InUse { kind: key.kind(), name: name.to_owned(), by });
             }
-            if self.try_commit(vec![key.delete(Condition::Is(found.version))]).await? {
+            if self.try_commit(&mut tries, vec![key.delete(Condition::Is(found.version))]).await? {
                 return Ok(());
             }
         }

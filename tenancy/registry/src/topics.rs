@@ -37,7 +37,7 @@ impl Registry {
                 return Ok(result);
             }
             let write = if policies.is_empty() { key.delete(condition) } else { key.put(&policies, condition)? };
-            if self.try_commit(vec![namespace, write]).await? {
+            if self.try_commit(&mut tries, vec![namespace, write]).await? {
                 return Ok(result);
             }
         }

@@ -1,7 +1,7 @@
 //! Writing one record: compare-and-set with repeats.
 //!
 //! Invariants: R2 an `Ok` is visible here; R4 an unknown outcome is read back before the write is repeated.
-//! Failure: [`RegistryError::Busy`] after [`TRIES`] conflicts.
+//! Failure: [`RegistryError::Busy`] after [`TRIES`] conflicts; an outcome that stays unknown is said as such.
 //! Must never know: which rules a record has.
 
 use crate::keys::Key;
@@ -12,25 +12,57 @@ use meridian_policy::{Policies, TenantInfo};
 use meridian_types::{NamespaceName, TopicName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::time::Duration;
 
 /// How often a change is tried against others.
 const TRIES: usize = 16;
 
-/// Counts the tries of one change.
+/// First pause before a write whose outcome is unknown is read back; doubled each time.
+const READ_BACK_MS: u64 = 5;
+/// Longest such pause.
+const READ_BACK_MAX_MS: u64 = 500;
+
+/// Counts the tries of one change, and remembers whether one of them may have been applied.
 pub(crate) struct Tries<'a> {
     key: &'a Key,
     left: usize,
+    unknown: Option<String>,
+    pause_ms: u64,
 }
 
 impl<'a> Tries<'a> {
     pub(crate) fn of(key: &'a Key) -> Self {
-        Self { key, left: TRIES }
+        Self { key, left: TRIES, unknown: None, pause_ms: READ_BACK_MS }
     }
 
-    /// One more try, or [`RegistryError::Busy`].
+    /// One more try.
     pub(crate) fn next(&mut self) -> Result<(), RegistryError> {
-        let busy = || RegistryError::Busy { kind: self.key.kind(), name: self.key.name() };
-        self.left = self.left.checked_sub(1).ok_or_else(busy)?;
+        match (self.left.checked_sub(1), self.unknown.take()) {
+            (Some(left), unknown) => (self.left, self.unknown) = (left, unknown),
+            (None, Some(why)) => return Err(MetadataError::UnknownOutcome(why).into()),
+            (None, None) => return Err(RegistryError::Busy { kind: self.key.kind(), name: self.key.name() }),
+        }
+        Ok(())
+    }
+
+    /// An earlier try may have been applied.
+    pub(crate) fn unknown(&self) -> bool {
+        self.unknown.is_some()
+    }
+
+    /// An unknown outcome is read back after a pause, and a store that is away meanwhile is waited for (R4).
+    async fn read_back(&mut self, error: MetadataError) -> Result<(), RegistryError> {
+        match error {
+            MetadataError::Conflict { .. } => return Ok(()),
+            MetadataError::UnknownOutcome(why) => {
+                tracing::warn!(%why, key = self.key.path(), "the outcome of a write is unknown, it is read back");
+                self.unknown = Some(why);
+            }
+            MetadataError::Unavailable(_) if self.unknown() => {}
+            error => return Err(error.into()),
+        }
+        tokio::time::sleep(Duration::from_millis(self.pause_ms)).await;
+        self.pause_ms = (self.pause_ms * 2).min(READ_BACK_MAX_MS);
         Ok(())
     }
 }
@@ -78,12 +110,15 @@ impl Registry {
         Ok(Some(Found { value: decode(&entry.key, &entry.value)?, version: entry.version }))
     }
 
-    /// Writes; false if a condition did not hold, and then the caller reads again.
-    pub(crate) async fn try_commit(&self, operations: Vec<Operation>) -> Result<bool, RegistryError> {
+    /// Writes; false if a condition did not hold or the outcome is unknown, and then the caller reads again.
+    pub(crate) async fn try_commit(
+        &self,
+        tries: &mut Tries<'_>,
+        operations: Vec<Operation>,
+    ) -> Result<bool, RegistryError> {
         match self.store.commit(operations).await {
             Ok(version) => self.visible(version).await.map(|()| true),
-            Err(MetadataError::Conflict { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
+            Err(error) => tries.read_back(error).await.map(|()| false),
         }
     }
 
@@ -95,26 +130,19 @@ impl Registry {
         value: &T,
         beside: Beside<'_>,
     ) -> Result<(), RegistryError> {
-        let mut unknown = false;
         let mut tries = Tries::of(key);
         loop {
             tries.next()?;
             let mut operations = self.beside(&beside).await?;
             if let Some(found) = self.find::<T>(key).await? {
-                if unknown && found.value == *value {
+                if tries.unknown() && found.value == *value {
                     return self.visible(found.version).await;
                 }
                 return Err(key.exists());
             }
             operations.push(key.put(value, Condition::Absent)?);
-            match self.try_commit(operations).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(RegistryError::Store(MetadataError::UnknownOutcome(why))) => {
-                    tracing::warn!(%why, key = key.path(), "a creation is read back");
-                    unknown = true;
-                }
-                Err(error) => return Err(error),
+            if self.try_commit(&mut tries, operations).await? {
+                return Ok(());
             }
         }
     }
@@ -150,9 +178,14 @@ impl Registry {
         E: From<RegistryError>,
     {
         let mut tries = Tries::of(key);
+        let mut written: Option<(T, R)> = None;
         loop {
             tries.next()?;
             let found = self.find::<T>(key).await?.ok_or_else(|| key.not_found())?;
+            if let Some((_, result)) = written.take().filter(|(value, _)| tries.unknown() && *value == found.value) {
+                self.visible(found.version).await?;
+                return Ok(result);
+            }
             let mut value = found.value.clone();
             let result = change(&mut value)?;
             if value == found.value {
@@ -160,9 +193,10 @@ impl Registry {
                 self.visible(found.version).await?;
                 return Ok(result);
             }
-            if self.try_commit(vec![key.put(&value, Condition::Is(found.version))?]).await? {
+            if self.try_commit(&mut tries, vec![key.put(&value, Condition::Is(found.version))?]).await? {
                 return Ok(result);
             }
+            written = Some((value, result));
         }
     }
 
@@ -171,10 +205,15 @@ impl Registry {
         let mut tries = Tries::of(key);
         loop {
             tries.next()?;
-            let entry = self.store.get(&key.path()).await?.ok_or_else(|| key.not_found())?;
-            if self.try_commit(vec![key.delete(Condition::Is(entry.version))]).await? {
+            let Some(entry) = self.store.get(&key.path()).await? else { return self.gone(key, &tries).await };
+            if self.try_commit(&mut tries, vec![key.delete(Condition::Is(entry.version))]).await? {
                 return Ok(());
             }
         }
+    }
+
+    /// A record that is not there was never there, or went by a try whose outcome was unknown (R4).
+    pub(crate) async fn gone(&self, key: &Key, tries: &Tries<'_>) -> Result<(), RegistryError> {
+        if tries.unknown() { self.visibly_gone(key).await } else { Err(key.not_found()) }
     }
 }
