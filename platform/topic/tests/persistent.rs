@@ -2,6 +2,8 @@
 
 mod support;
 
+use meridian_managed_ledger::testing::TestRegion;
+use meridian_managed_ledger::{CacheSettings, LogSettings};
 use meridian_topic::compaction::CompactionStatus;
 use meridian_topic::{
     AccessMode, AckRequest, ConsumerKey, ProducerRequest, SeekTo, SubscribeRequest, SubscriptionType, TopicErrorKind,
@@ -499,4 +501,119 @@ async fn the_compacted_view_shows_the_latest_of_each_key_and_what_follows() {
     let request = SubscribeRequest { read_compacted: true, ..subscribe("s", SubscriptionType::Shared, "c") };
     let refused = bench.topic.subscribe(SubscribeRequest { sink: client.clone(), ..request }).await.unwrap_err();
     assert_eq!(refused.kind, TopicErrorKind::NotAllowed);
+}
+
+#[tokio::test]
+async fn a_view_in_which_nothing_is_left_is_read_to_its_end() {
+    let bench = Bench::new().await;
+    let client = Client::new();
+    let producer = bench.producer(&client, 1, "p").await;
+    bench.topic.publish(producer, vec![keyed("p", 0, "a", "1"), keyed("p", 1, "a", "")]);
+    client.receipts(1, 2).await;
+    bench.topic.compact().await.unwrap();
+    bench.until("the compaction ends", || bench.topic.compaction_status() == CompactionStatus::Success).await;
+    let reading = Client::new();
+    let request = SubscribeRequest { read_compacted: true, ..reader("r", Position::EARLIEST) };
+    let consumer = bench.consumer(&reading, 1, request).await;
+    bench.topic.flow(consumer, 100);
+    assert_eq!(bench.topic.last_message(consumer).await.unwrap().position, Position::EARLIEST);
+    bench.until("it waits for data", || bench.topic.stats().subscriptions[0].waiting.is_none()).await;
+    bench.topic.publish(producer, vec![keyed("p", 2, "b", "2")]);
+    reading.received(1).await;
+    assert_eq!(values(&reading), ["2"]);
+}
+
+#[tokio::test]
+async fn lagging_consumers_of_all_types_read_from_storage_over_ledger_ends() {
+    let region = TestRegion::default();
+    let settings = LogSettings { max_entries_per_ledger: 7, min_rollover_ms: 0, ..LogSettings::default() };
+    let caches = CacheSettings { tail_bytes: 1, catch_up_bytes: 1 << 20, read_ahead_entries: 10, ..Default::default() };
+    let bench = Bench::with_logs(region.clone(), region.broker_with(caches), limits(), settings).await;
+    let mut expected = Vec::new();
+    for i in 0..60 {
+        bench.publish_numbers(i * 5, 5).await;
+        expected.extend((i * 5..i * 5 + 5).map(|number| number.to_string()));
+    }
+    assert!(bench.topic.stats().log.unwrap().ledgers.len() > 10);
+    for (i, sub_type) in ALL.into_iter().enumerate() {
+        let client = Client::new();
+        let consumer = bench.consumer(&client, 1, subscribe(&format!("s{i}"), sub_type, "c")).await;
+        bench.topic.flow(consumer, 1000);
+        assert_eq!(client.received(300).await, expected, "{sub_type:?}");
+        if sub_type == SubscriptionType::Shared {
+            let every_third: Vec<Position> =
+                client.got.lock().iter().step_by(3).map(|(_, delivery)| delivery.position).collect();
+            client.clear();
+            bench.topic.redeliver(consumer, every_third, None);
+            let again: Vec<String> = expected.iter().step_by(3).cloned().collect();
+            assert_eq!(client.received(100).await, again, "redelivered from storage");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_topic_taken_by_another_owner_closes_its_clients_and_says_so() {
+    let bench = Bench::new().await;
+    let client = Client::new();
+    let producer = bench.producer(&client, 1, "p").await;
+    let consumer = bench.consumer(&client, 2, subscribe("s", SubscriptionType::Shared, "c")).await;
+    bench.topic.publish(producer, vec![send(0, "a")]);
+    client.receipts(1, 1).await;
+    let other = Bench::with(bench.region.clone(), limits()).await;
+    other.publish_numbers(0, 1).await;
+    bench.topic.publish(producer, vec![send(1, "stale")]);
+    client.heard(Said::SendError(1, 1, TopicErrorKind::Persistence)).await;
+    client.heard(Said::CloseProducer(1)).await;
+    client.heard(Said::CloseConsumer(2)).await;
+    bench.until("the owner is told", || bench.events.fenced.load(Ordering::SeqCst)).await;
+    bench.topic.flow(consumer, 10);
+    bench.topic.close().await.unwrap();
+    let reading = Client::new();
+    let consumer = other.consumer(&reading, 1, subscribe("s", SubscriptionType::Exclusive, "c")).await;
+    other.topic.flow(consumer, 10);
+    assert_eq!(reading.received(2).await, ["a", "0"], "what the stale owner sent is not there");
+}
+
+#[tokio::test]
+async fn b081_reconnecting_consumers_are_served_again() {
+    let mut bench = Bench::new().await;
+    for round in 0..20usize {
+        bench.publish_numbers(round * 3, 3).await;
+        for sub_type in ALL {
+            let client = Client::new();
+            let consumer = bench.consumer(&client, 1, subscribe("s", sub_type, "c")).await;
+            bench.topic.flow(consumer, 1000);
+            client.received((round + 1) * 3).await;
+            bench.topic.remove_consumer(consumer).await;
+        }
+        bench = bench.crash().await;
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_come_back_after_a_seek_leaves_nothing() {
+    let bench = Bench::new().await;
+    let client = Client::new();
+    let consumer = bench.consumer(&client, 1, reader("r", Position::EARLIEST)).await;
+    bench.topic.seek(consumer, SeekTo::Position(Position::EARLIEST, Vec::new())).await.unwrap();
+    assert_eq!(bench.topic.stats().subscriptions.len(), 1, "it may come back");
+    bench.region.advance(2000);
+    bench.topic.tick(bench.region.now_ms());
+    bench.until("its subscription goes", || bench.topic.stats().subscriptions.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_consumer_of_a_finished_topic_is_told_at_once() {
+    let bench = Bench::new().await;
+    let positions = bench.publish_numbers(0, 1).await;
+    let client = Client::new();
+    let consumer = bench.consumer(&client, 1, subscribe("s", SubscriptionType::Exclusive, "c")).await;
+    bench.topic.flow(consumer, 10);
+    client.received(1).await;
+    bench.ack(consumer, &positions);
+    bench.topic.terminate().await.unwrap();
+    client.heard(Said::End(1)).await;
+    bench.topic.remove_consumer(consumer).await;
+    bench.consumer(&client, 2, subscribe("s", SubscriptionType::Exclusive, "c")).await;
+    client.heard(Said::End(2)).await;
 }

@@ -76,6 +76,10 @@ impl Harness {
         }
     }
 
+    pub(super) fn sub_type(&self) -> SubscriptionType {
+        self.core.sub_type()
+    }
+
     pub(super) fn first_unacked(&self) -> Position {
         (0..).map(at).find(|position| !self.acked.contains(position)).unwrap_or(at(0))
     }

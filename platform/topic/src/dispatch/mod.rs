@@ -549,4 +549,6 @@ fn stall_of<'a>(consumers: impl Iterator<Item = &'a Consumer>) -> Waiting {
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;

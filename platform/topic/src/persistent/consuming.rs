@@ -245,6 +245,9 @@ impl PersistentTopic {
         };
         active.core.join(joining, now_ms)?;
         active.peers.push(Peer::new(key, request, now_ms));
+        if self.terminated.load(Ordering::Acquire) {
+            self.announce_end(subscription, active);
+        }
         subscription.run(self, &mut state);
         drop(state);
         self.touch(now_ms);
@@ -273,7 +276,10 @@ impl PersistentTopic {
     /// Adds permits.
     pub(super) fn add_permits(&self, key: ConsumerKey, permits: u32) {
         let Some(subscription) = self.subscription_of(key) else { return };
-        subscription.with_core(self, |active, now_ms| active.core.flow(key, permits, now_ms));
+        subscription.with_core(self, |active, now_ms| {
+            active.core.flow(key, permits, now_ms);
+            self.touch(now_ms);
+        });
     }
 
     /// The consumer's sink takes more.
@@ -410,7 +416,7 @@ impl PersistentTopic {
         last && !state.fenced
     }
 
-    async fn delete_if_idle(&self, subscription: &Arc<Subscription>) {
+    pub(super) async fn delete_if_idle(&self, subscription: &Arc<Subscription>) {
         let _turn = self.changes.lock().await;
         {
             let mut state = subscription.state.lock();

@@ -1,6 +1,6 @@
 //! The topic as sessions and the admin API see it.
 
-use super::PersistentTopic;
+use super::{PersistentTopic, shared_limits};
 use crate::api::{
     AckRequest, BoxFuture, ConsumerKey, ConsumerStats, LastMessage, ProducerKey, ProducerReady, ProducerRequest,
     Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits, TopicStats,
@@ -9,7 +9,6 @@ use crate::compaction::CompactionStatus;
 use meridian_managed_ledger::LogEntry;
 use meridian_types::{Position, TopicName};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 impl TopicHandle for PersistentTopic {
     fn name(&self) -> &TopicName {
@@ -73,7 +72,7 @@ impl TopicHandle for PersistentTopic {
     }
 
     fn set_limits(&self, limits: TopicLimits) {
-        let limits = Arc::new(limits);
+        let limits = shared_limits(limits);
         *self.limits.write() = limits.clone();
         self.follow_dedup_limit(limits.deduplication);
         for subscription in self.connected_subscriptions() {

@@ -3,9 +3,13 @@
 use super::PersistentTopic;
 use super::subscription::Subscription;
 use crate::api::{TopicError, TopicErrorKind};
+use meridian_managed_ledger::LogError;
 use meridian_types::Position;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// So long after the last activity all rates have faded to zero and need no more samples.
+const RATES_FADE_MS: u64 = 180_000;
 
 impl PersistentTopic {
     /// Drops all clients, telling them.
@@ -31,11 +35,29 @@ impl PersistentTopic {
         connected
     }
 
+    /// A reader that did not come back after a seek leaves its subscription behind.
+    fn drop_abandoned_readers(&self) {
+        let abandoned = |subscription: &Arc<Subscription>| {
+            !subscription.durable && Subscription::connected_type(&subscription.state.lock()).is_none()
+        };
+        let readers: Vec<_> = self.all_subscriptions().into_iter().filter(abandoned).collect();
+        let Some(topic) = self.me.upgrade().filter(|_| !readers.is_empty()) else { return };
+        self.deps.runtime.spawn(async move {
+            for reader in readers {
+                topic.delete_if_idle(&reader).await;
+            }
+        });
+    }
+
     pub(super) async fn unload(&self) -> Result<(), TopicError> {
         self.close_clients();
         let _turn = self.changes.lock().await;
         self.wait_for_data.lock().clear();
-        Ok(self.log.close().await?)
+        match self.log.close().await {
+            // Closed already, or another owner has it: there is nothing to flush.
+            Err(LogError::Closed(_) | LogError::Fenced(_)) => Ok(()),
+            result => Ok(result?),
+        }
     }
 
     pub(super) async fn remove(&self, force: bool) -> Result<(), TopicError> {
@@ -68,10 +90,13 @@ impl PersistentTopic {
         if self.is_closed() {
             return;
         }
-        self.sample_rates(now_ms);
+        if now_ms.saturating_sub(self.last_activity_ms.load(Ordering::Relaxed)) < RATES_FADE_MS {
+            self.sample_rates(now_ms);
+        }
         self.snapshot_if_due(now_ms);
         if due(&self.next_expiry_ms, now_ms, self.deps.expiry_check_ms) {
             self.start_expiry(now_ms);
+            self.drop_abandoned_readers();
         }
         if due(&self.next_quota_ms, now_ms, self.deps.quota_check_ms) {
             self.start_quota_check(now_ms);

@@ -134,6 +134,22 @@ pub fn log_name(topic: &TopicName) -> String {
     format!("{}/{}/{}", topic.namespace(), topic.domain().as_str(), topic.local())
 }
 
+/// Limits that topics were opened with lately, so that topics with equal ones share them.
+static LIMITS: Mutex<VecDeque<Weak<TopicLimits>>> = Mutex::new(VecDeque::new());
+/// Different limits that are looked at.
+const SHARED_LIMITS_MAX: usize = 16;
+
+fn shared_limits(limits: TopicLimits) -> Arc<TopicLimits> {
+    let mut known = LIMITS.lock();
+    if let Some(same) = known.iter().filter_map(Weak::upgrade).find(|one| **one == limits) {
+        return same;
+    }
+    let limits = Arc::new(limits);
+    known.push_front(Arc::downgrade(&limits));
+    known.truncate(SHARED_LIMITS_MAX);
+    limits
+}
+
 impl PersistentTopic {
     /// Opens the topic's log (creating it if absent) with the subscriptions it has.
     ///
@@ -163,7 +179,7 @@ impl PersistentTopic {
             me: me.clone(),
             terminated: AtomicBool::new(log.is_terminated()),
             log,
-            limits: RwLock::new(Arc::new(limits)),
+            limits: RwLock::new(shared_limits(limits)),
             producers: Mutex::new(None),
             answers: Mutex::new(VecDeque::new()),
             subscriptions: RwLock::new(subscriptions),

@@ -89,7 +89,12 @@ impl PersistentTopic {
                 }
                 ProducerEffect::PersistEpoch { key, epoch } => self.persist_epoch(key, epoch),
                 ProducerEffect::Ready { sink, producer_id, ready } => match take_by(&mut side.admissions, ready.key) {
-                    Some(call) => drop(call.send(Ok(ready))),
+                    Some(call) => {
+                        if let Err(Ok(ready)) = call.send(Ok(ready)) {
+                            // Whoever asked has gone meanwhile.
+                            side.core.leave(ready.key);
+                        }
+                    }
                     None => sink.0.producer_ready(producer_id, ready),
                 },
                 ProducerEffect::Refused { key, sink, producer_id, error } => match take_by(&mut side.admissions, key) {

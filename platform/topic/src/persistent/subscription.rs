@@ -152,6 +152,7 @@ impl Subscription {
                 Effect::Deliver { consumer, deliveries } => {
                     let Some(peer) = active.peers.iter().find(|peer| peer.key == consumer) else { continue };
                     peer.sink.deliver(peer.consumer_id, deliveries);
+                    topic.touch(now_ms);
                     let writable = peer.sink.is_writable();
                     active.core.set_writable(consumer, writable);
                 }
@@ -162,12 +163,16 @@ impl Subscription {
                 }
                 Effect::Read { ticket, from, max_entries, max_bytes } => {
                     let compacted = self.compacted.load(Ordering::Relaxed) && topic.is_compacted(from);
+                    // A read never comes back empty while there is an entry behind `from`.
+                    let or_next = from.max(active.core.last_confirmed().next_in_ledger());
                     let cached = || topic.log.try_read_cached(from, max_entries, max_bytes);
                     match (!compacted).then(cached).flatten() {
-                        Some(entries) => self.read_done(topic, state, ticket, from, entries, now_ms),
-                        None => {
-                            self.read_later(topic, ticket, Wanted::From { from, max_entries, max_bytes, compacted })
-                        }
+                        Some(entries) => self.read_done(topic, state, ticket, or_next, entries, now_ms),
+                        None => self.read_later(
+                            topic,
+                            ticket,
+                            Wanted::From { from, max_entries, max_bytes, compacted, or_next },
+                        ),
                     }
                 }
                 Effect::ReadAt { ticket, positions } => match cached_at(topic, &positions) {
@@ -204,16 +209,17 @@ impl Subscription {
         Some(sorted)
     }
 
+    /// `or_next`: where to go on if nothing was found.
     fn read_done(
         &self,
         topic: &PersistentTopic,
         state: &mut MutexGuard<'_, State>,
         ticket: u64,
-        from: Position,
+        or_next: Position,
         entries: Vec<LogEntry>,
         now_ms: u64,
     ) {
-        let next = entries.last().map_or(from, |entry| entry.position.next_in_ledger());
+        let next = entries.last().map_or(or_next, |entry| entry.position.next_in_ledger());
         let Some(sorted) = self.sort_out(topic, state, entries) else { return };
         if let Some(active) = state.active.as_mut() {
             active.core.read_done(ticket, sorted.candidates, next, now_ms);
@@ -247,7 +253,9 @@ impl Subscription {
             let mut state = subscription.state.lock();
             let now_ms = topic.now_ms();
             match &wanted {
-                Wanted::From { from, .. } => subscription.read_done(&topic, &mut state, ticket, *from, entries, now_ms),
+                Wanted::From { or_next, .. } => {
+                    subscription.read_done(&topic, &mut state, ticket, *or_next, entries, now_ms);
+                }
                 Wanted::These(positions) => {
                     subscription.replay_read_done(&topic, &mut state, ticket, positions, entries, now_ms);
                 }
@@ -333,14 +341,14 @@ fn cached_at(topic: &PersistentTopic, positions: &[Position]) -> Option<Vec<LogE
 
 /// What a storage read is for.
 enum Wanted {
-    From { from: Position, max_entries: u32, max_bytes: u64, compacted: bool },
+    From { from: Position, max_entries: u32, max_bytes: u64, compacted: bool, or_next: Position },
     These(Vec<Position>),
 }
 
 impl Wanted {
     async fn read(&self, topic: &PersistentTopic) -> Result<Vec<LogEntry>, LogError> {
         let positions = match self {
-            Wanted::From { from, max_entries, max_bytes, compacted: true } => {
+            Wanted::From { from, max_entries, max_bytes, compacted: true, .. } => {
                 return topic.read_compacted(*from, *max_entries, *max_bytes).await;
             }
             Wanted::From { from, max_entries, max_bytes, .. } => {

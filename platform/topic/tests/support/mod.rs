@@ -240,6 +240,7 @@ pub struct Bench {
     pub logs: Arc<ManagedLedgers>,
     pub topic: Arc<PersistentTopic>,
     pub events: Arc<Events>,
+    pub deps: Arc<TopicDeps>,
 }
 
 impl Bench {
@@ -257,6 +258,15 @@ impl Bench {
 
     pub async fn with_settings(region: TestRegion, limits: TopicLimits, settings: LogSettings) -> Self {
         let logs = region.broker();
+        Self::with_logs(region, logs, limits, settings).await
+    }
+
+    pub async fn with_logs(
+        region: TestRegion,
+        logs: Arc<ManagedLedgers>,
+        limits: TopicLimits,
+        settings: LogSettings,
+    ) -> Self {
         let events = Arc::new(Events::default());
         let deps = Arc::new(TopicDeps {
             clock: Arc::new(RegionClock(region.clone())),
@@ -270,8 +280,8 @@ impl Bench {
             fence_deadline_ms: 5000,
         });
         let name = TopicName::parse("persistent://public/default/t").expect("a good name");
-        let topic = PersistentTopic::open(name, &logs, settings, limits, deps).await.expect("the topic opens");
-        Self { region, logs, topic, events }
+        let topic = PersistentTopic::open(name, &logs, settings, limits, deps.clone()).await.expect("the topic opens");
+        Self { region, logs, topic, events, deps }
     }
 
     /// Everything in memory is lost.
