@@ -1,4 +1,5 @@
 //! The whole client over memory bookies: what an owner sees when things go well and when they do not.
+#![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
 use meridian_bookie_api::{Bookie, BookieError, EntryBytes};

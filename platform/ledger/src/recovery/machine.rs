@@ -20,7 +20,8 @@
 use crate::api::LedgerError;
 use crate::layout::SlotSet;
 use crate::record::{LedgerRecord, LedgerState, Stored};
-use crate::writer::machine::{Change, ChangeRefusal, Mode, Pending, WriterEffect, WriterMachine, WriterTimes};
+use crate::writer::machine::{Pending, WriterMachine};
+use crate::writer::words::{Change, ChangeRefusal, Mode, WriterEffect, WriterTimes};
 use meridian_bookie_api::{AddEntry, AddResult, BookieError, EntryBytes, FenceState, ReadEntry, ReadRequest};
 use meridian_metadata::Version;
 use meridian_types::{BookieId, EntryId, LedgerId};

@@ -3,3 +3,4 @@
 pub mod machine;
 pub(crate) mod shell;
 pub mod update;
+pub mod words;

@@ -6,8 +6,9 @@
 //! Failure: see the machine; a bookie that is not in the directory counts as unavailable.
 //! Must never know: what an entry means.
 
-use super::machine::{Change, ChangeRefusal, Mode, Pending, WriterEffect, WriterMachine};
+use super::machine::{Pending, WriterMachine};
 use super::update::{Intent, RecordUpdate, UpdateFailure, UpdateStep};
+use super::words::{Change, ChangeRefusal, Mode, WriterEffect};
 use crate::api::{AppendEvent, AppendSink, LedgerEntry, LedgerError, LedgerReader, LedgerWriter};
 use crate::context::Core;
 use crate::placement;
@@ -425,5 +426,27 @@ impl LedgerReader for Writer {
         max_bytes: u64,
     ) -> BoxFuture<'_, Result<Vec<LedgerEntry>, LedgerError>> {
         Box::pin(reader::read(&self.core, self.view(), first, max_entries, max_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::Layout;
+
+    /// What an idle open ledger keeps beside its record: the shell, the machine, and E members.
+    #[test]
+    fn an_idle_writer_is_small() {
+        let ids: Vec<_> = (0..3).map(|n| BookieId::new(format!("b{n}"))).collect();
+        let machine = WriterMachine::new(
+            LedgerId(1),
+            Layout::new(3, 3, 2).unwrap(),
+            Mode::Append,
+            crate::LedgerConfig::default().times,
+            &ids,
+            EntryId::NONE,
+        );
+        let bytes = std::mem::size_of::<Writer>() + 16 + machine.members_bytes() + 3 * 16;
+        assert!(bytes <= 1_024, "{bytes} bytes");
     }
 }

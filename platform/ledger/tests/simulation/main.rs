@@ -3,13 +3,16 @@
 //! last-add-confirmed is never wrong, and everything ends.
 
 mod bookies;
+mod checks;
 mod planted;
+mod script;
 mod world;
 
+use checks::Reached;
 use meridian_ledger::layout::Layout;
 use planted::Bug;
 use proptest::prelude::*;
-use world::{Reached, Verdict, World};
+use world::{Verdict, World};
 
 /// Bookies and (E, Qw, Qa).
 const SHAPES: [(usize, (u32, u32, u32)); 9] = [

@@ -11,10 +11,9 @@ use meridian_bookie_api::{AddEntry, AddResult, BookieError, EntryBytes, FenceSta
 use meridian_ledger::layout::Layout;
 use meridian_ledger::record::Stored;
 use meridian_ledger::recovery::machine::{RecoveryEffect, RecoveryMachine, RecoverySettings};
-use meridian_ledger::writer::machine::{
-    Change, ChangeRefusal, Mode, Pending, WriterEffect, WriterMachine, WriterTimes,
-};
+use meridian_ledger::writer::machine::{Pending, WriterMachine};
 use meridian_ledger::writer::update::{Intent, RecordUpdate, UpdateFailure, UpdateStep};
+use meridian_ledger::writer::words::{Change, ChangeRefusal, Mode, WriterEffect, WriterTimes};
 use meridian_ledger::{LedgerError, LedgerOptions, LedgerRecord, LedgerState};
 use meridian_metadata::{MetadataError, Version};
 use meridian_types::{BookieId, EntryId, LedgerId};
@@ -39,7 +38,7 @@ pub enum Owner {
 }
 
 #[derive(Debug, Clone)]
-enum Message {
+pub(super) enum Message {
     Add { to: BookieId, from: Owner, entries: Vec<AddEntry> },
     Added { bookie: BookieId, to: Owner, results: Vec<AddResult> },
     Fence { to: BookieId, from: usize, round: u64, slot: usize },
@@ -54,34 +53,34 @@ enum Message {
 }
 
 /// The writer with what its shell would keep.
-struct WriterSide {
+pub(super) struct WriterSide {
     machine: WriterMachine,
     known: (LedgerRecord, Version),
     change: Option<RecordUpdate>,
     close: Option<RecordUpdate>,
     closing: bool,
     /// News told.
-    confirmed: i64,
-    ended: bool,
-    closed: bool,
+    pub(super) confirmed: i64,
+    pub(super) ended: bool,
+    pub(super) closed: bool,
 }
 
 /// One recovery.
-struct RecoverySide {
+pub(super) struct RecoverySide {
     machine: RecoveryMachine,
-    result: Option<Result<LedgerRecord, LedgerError>>,
+    pub(super) result: Option<Result<LedgerRecord, LedgerError>>,
 }
 
 pub struct World {
-    layout: Layout,
+    pub(super) layout: Layout,
     bug: Bug,
     now_ms: u64,
     pub bookies: Vec<SimBookie>,
-    stored: (LedgerRecord, Version),
-    network: Vec<Message>,
-    writer: WriterSide,
-    recoveries: Vec<RecoverySide>,
-    appended: BTreeMap<i64, Bytes>,
+    pub(super) stored: (LedgerRecord, Version),
+    pub(super) network: Vec<Message>,
+    pub(super) writer: WriterSide,
+    pub(super) recoveries: Vec<RecoverySide>,
+    pub(super) appended: BTreeMap<i64, Bytes>,
     /// Links that are slow: other messages overtake theirs.
     slow: Vec<(Owner, BookieId)>,
     /// Metadata does not answer; what it is asked to store may be stored all the same.
@@ -92,7 +91,7 @@ pub struct World {
 /// Answers instead of panicking, so that planted bugs can be counted.
 pub type Verdict = Result<(), String>;
 
-fn ensure(holds: bool, what: impl FnOnce() -> String) -> Verdict {
+pub(super) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(what()) }
 }
 
@@ -135,7 +134,7 @@ impl World {
         }
     }
 
-    fn bookie(&mut self, id: &BookieId) -> &mut SimBookie {
+    pub(super) fn bookie(&mut self, id: &BookieId) -> &mut SimBookie {
         self.bookies.iter_mut().find(|b| b.id == *id).expect("all bookies are there")
     }
 
@@ -158,55 +157,6 @@ impl World {
             _ => self.deliver(which, true)?,
         }
         self.pump()
-    }
-
-    /// One step of a written scenario: `append`, `recover`, `down b1`, `up b1`, `time 150`, the name of a message to be
-    /// delivered (`add b0`, `fenced b0`, `store`, …), `lose` and such a name, or `maybe` and the name of a message that
-    /// should not be there.
-    pub fn act(&mut self, line: &str) -> Verdict {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match word {
-            "append" => self.append(1),
-            "recover" => self.recover(),
-            "down" | "up" => self.bookie(&BookieId::new(rest)).up = word == "up",
-            "time" => self.advance(rest.parse().map_err(|_| format!("no time: {line}"))?),
-            "lose" => {
-                let at = self.named(rest)?;
-                self.lose(at)?;
-            }
-            "maybe" => {
-                if let Ok(at) = self.named(rest) {
-                    self.take(at)?;
-                }
-            }
-            _ => {
-                let at = self.named(line)?;
-                self.take(at)?;
-            }
-        }
-        self.pump()
-    }
-
-    fn named(&self, name: &str) -> Result<usize, String> {
-        let names: Vec<_> = self.network.iter().map(|m| self.name(m)).collect();
-        names.iter().position(|n| n == name).ok_or_else(|| format!("no message {name} among {names:?}"))
-    }
-
-    fn name(&self, message: &Message) -> String {
-        let member = |slot: &usize| &self.stored.0.last_ensemble().bookies[*slot];
-        match message {
-            Message::Add { to, .. } => format!("add {to}"),
-            Message::Added { bookie, .. } => format!("added {bookie}"),
-            Message::Fence { to, .. } => format!("fence {to}"),
-            Message::Fenced { slot, .. } => format!("fenced {}", member(slot)),
-            Message::Read { to, .. } => format!("read {to}"),
-            Message::Answered { slot, .. } => format!("answered {}", member(slot)),
-            Message::Store { .. } => "store".to_owned(),
-            Message::Stored { .. } => "stored".to_owned(),
-            Message::Load { .. } => "load".to_owned(),
-            Message::Loaded { .. } => "loaded".to_owned(),
-            Message::Lac { to, .. } => format!("lac {to}"),
-        }
     }
 
     /// The quiet part: everything is up, every message arrives, and a last owner recovers the ledger.
@@ -256,7 +206,7 @@ impl World {
         }
     }
 
-    fn advance(&mut self, by_ms: u64) {
+    pub(super) fn advance(&mut self, by_ms: u64) {
         self.now_ms += by_ms;
         self.writer.machine.tick(self.now_ms);
         for recovery in &mut self.recoveries {
@@ -266,7 +216,7 @@ impl World {
         }
     }
 
-    fn append(&mut self, count: usize) {
+    pub(super) fn append(&mut self, count: usize) {
         let first = self.writer.machine.next_entry().0;
         let pending = (first..).take(count).map(|id| {
             let body = Bytes::from(format!("entry {id} of {}", self.salt));
@@ -293,11 +243,11 @@ impl World {
 
     /// Makes one more link slow, or all quick again.
     fn slow_down(&mut self, which: usize) {
-        if which % 5 == 0 {
+        if which.is_multiple_of(5) {
             self.slow.clear();
             return;
         }
-        let owner = if which % 2 == 0 { Owner::Writer } else { Owner::Recovery(which / 2 % RECOVERIES_MAX) };
+        let owner = if which.is_multiple_of(2) { Owner::Writer } else { Owner::Recovery(which / 2 % RECOVERIES_MAX) };
         let bookie = self.bookies[which / 8 % self.bookies.len()].id.clone();
         self.slow.push((owner, bookie));
     }
@@ -327,7 +277,7 @@ impl World {
         self.bookies[at].refuse = Some(error);
     }
 
-    fn recover(&mut self) {
+    pub(super) fn recover(&mut self) {
         if self.recoveries.len() < RECOVERIES_MAX {
             let machine = RecoveryMachine::new(LEDGER, self.settings());
             self.recoveries.push(RecoverySide { machine, result: None });
@@ -345,45 +295,6 @@ impl World {
         }
     }
 
-    /// A message is lost. What has a deadline in the shells ends with it; its request may be on its way still.
-    fn lose(&mut self, which: usize) -> Verdict {
-        if self.network.is_empty() {
-            return Ok(());
-        }
-        let at = which % self.network.len();
-        let message = self.network.remove(at);
-        let late = BookieError::Timeout(9);
-        let unavailable = || MetadataError::Unavailable("lost".to_owned());
-        match message.clone() {
-            Message::Add { .. } | Message::Added { .. } | Message::Lac { .. } => {}
-            Message::Fence { from: to, round, slot, .. } => {
-                self.network.push(Message::Fenced { to, round, slot, result: Err(late) });
-            }
-            Message::Fenced { to, round, slot, .. } => {
-                self.network.push(Message::Fenced { to, round, slot, result: Err(late) });
-            }
-            Message::Read { from: to, round, slot, .. } | Message::Answered { to, round, slot, .. } => {
-                self.network.push(Message::Answered { to, round, slot, result: Err(late) });
-            }
-            Message::Load { from: to } | Message::Loaded { to, .. } => {
-                let result = Box::new(Err(LedgerError::Metadata(unavailable())));
-                self.network.push(Message::Loaded { to, result });
-            }
-            Message::Store { from: Some(to), record, version } => {
-                // The call gives up; the write itself arrives later, or never.
-                if which % 2 == 0 {
-                    self.network.push(Message::Store { from: None, record, version });
-                }
-                self.network.push(Message::Stored { to, outcome: Stored::Unknown(unavailable()) });
-            }
-            Message::Store { from: None, .. } => {}
-            Message::Stored { to, .. } => {
-                self.network.push(Message::Stored { to, outcome: Stored::Unknown(unavailable()) });
-            }
-        }
-        Ok(())
-    }
-
     fn deliver(&mut self, which: usize, newest: bool) -> Verdict {
         if self.network.is_empty() {
             return Ok(());
@@ -394,7 +305,7 @@ impl World {
         self.take(at)
     }
 
-    fn take(&mut self, at: usize) -> Verdict {
+    pub(super) fn take(&mut self, at: usize) -> Verdict {
         let message = self.network.remove(at);
         match message {
             Message::Add { to, from, entries } => self.deliver_add(&to, from, entries),
@@ -471,7 +382,7 @@ impl World {
     fn deliver_store(&mut self, from: Option<Owner>, record: LedgerRecord, version: Version) -> Verdict {
         let blind = self.bug == Bug::ChangeWithoutCompare && record.state == LedgerState::Open;
         let mute = self.metadata_mute;
-        let outcome = if mute && self.salt % 2 == 0 {
+        let outcome = if mute && self.salt.is_multiple_of(2) {
             Stored::Changed
         } else if self.stored.1 == version || blind {
             self.check_transition(&record)?;
@@ -529,11 +440,9 @@ impl World {
 
     fn follow_change(&mut self, step: UpdateStep) {
         let early = self.bug == Bug::CountBeforeTheChangeIsStored;
-        if let UpdateStep::Store(record, _) = &step {
-            if early {
-                let ensemble = record.last_ensemble().bookies.clone();
-                self.writer.machine.ensemble_changed(self.now_ms, &ensemble);
-            }
+        if early && let UpdateStep::Store(record, _) = &step {
+            let ensemble = record.last_ensemble().bookies.clone();
+            self.writer.machine.ensemble_changed(self.now_ms, &ensemble);
         }
         let Some(result) = self.request(step) else { return };
         self.writer.change = None;
@@ -576,7 +485,7 @@ impl World {
     }
 
     /// Carries out what the machines decided.
-    fn pump(&mut self) -> Verdict {
+    pub(super) fn pump(&mut self) -> Verdict {
         loop {
             let effects = self.writer.machine.take_effects();
             let mut moved = !effects.is_empty();
@@ -676,86 +585,4 @@ impl World {
         }
         Ok(())
     }
-
-    /// S1 and "one confirming writer", at the moment of the news.
-    fn check_confirmed(&mut self, up_to: EntryId) -> Verdict {
-        ensure(!self.writer.ended, || format!("{up_to} confirmed after the end"))?;
-        ensure(up_to.0 > self.writer.confirmed, || format!("{up_to} after {}", self.writer.confirmed))?;
-        for id in self.writer.confirmed + 1..=up_to.0 {
-            let copies = self.copies(id);
-            ensure(copies >= self.layout.ack_quorum(), || format!("{id} confirmed with {copies} copies"))?;
-        }
-        self.writer.confirmed = up_to.0;
-        let record = &self.stored.0;
-        ensure(record.state != LedgerState::Closed || up_to <= record.last_entry, || {
-            format!("{up_to} confirmed after the ledger was closed at {}", record.last_entry)
-        })
-    }
-
-    /// Members of the entry's write quorum, as metadata says, that hold it with its content.
-    fn copies(&self, id: i64) -> u32 {
-        let (ensemble, _) = self.stored.0.ensemble_of(EntryId(id));
-        let holders = self.layout.write_set(EntryId(id));
-        let holds = |slot: &usize| {
-            let bookie = self.bookies.iter().find(|b| b.id == ensemble.bookies[*slot]);
-            let content = bookie.and_then(|b| b.entries.get(&id));
-            content.is_some_and(|(payload, _)| self.appended.get(&id) == Some(payload))
-        };
-        holders.iter().filter(holds).count() as u32
-    }
-
-    /// States never go back, and a close keeps what was confirmed.
-    fn check_transition(&self, new: &LedgerRecord) -> Verdict {
-        let old = &self.stored.0;
-        let forward = match old.state {
-            LedgerState::Open => true,
-            LedgerState::InRecovery => new.state != LedgerState::Open,
-            LedgerState::Closed => false,
-        };
-        ensure(forward, || format!("{:?} became {:?}", old.state, new.state))?;
-        let kept = new.state != LedgerState::Closed || new.last_entry.0 >= self.writer.confirmed;
-        ensure(kept, || format!("closed at {}, but {} was confirmed", new.last_entry, self.writer.confirmed))
-    }
-
-    /// When all is over: one end, known by all, with every entry up to it on an ack quorum.
-    fn check_end(&self) -> Verdict {
-        let record = &self.stored.0;
-        ensure(record.state == LedgerState::Closed, || "not closed".to_owned())?;
-        let last = record.last_entry.0;
-        ensure(self.writer.confirmed <= last, || format!("{} confirmed, closed at {last}", self.writer.confirmed))?;
-        for id in 0..=last {
-            let copies = self.copies(id);
-            ensure(copies >= self.layout.ack_quorum(), || format!("entry {id} of 0..={last} has {copies} copies"))?;
-        }
-        for bookie in &self.bookies {
-            ensure(bookie.heard <= last, || format!("{} heard of {}, end is {last}", bookie.id, bookie.heard))?;
-        }
-        for result in self.recoveries.iter().filter_map(|r| r.result.as_ref()) {
-            if let Ok(found) = result {
-                ensure(found.last_entry.0 == last, || format!("readers disagree: {} and {last}", found.last_entry))?;
-            }
-        }
-        let length: u64 = (0..=last).filter_map(|id| self.appended.get(&id)).map(|b| b.len() as u64).sum();
-        ensure(record.length_bytes == length, || format!("length {} is {length}", record.length_bytes))?;
-        ensure(!self.writer.closed || last == self.writer.confirmed, || "closed twice".to_owned())
-    }
-
-    /// For tests of the world itself: how much of the wild part did something.
-    pub fn reached(&self) -> Reached {
-        Reached {
-            confirmed: self.writer.confirmed + 1,
-            ensembles: self.stored.0.ensembles.len(),
-            closed_by_writer: self.writer.closed,
-            recovered: self.recoveries.iter().filter(|r| matches!(r.result, Some(Ok(_)))).count(),
-        }
-    }
-}
-
-/// See [`World::reached`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reached {
-    pub confirmed: i64,
-    pub ensembles: usize,
-    pub closed_by_writer: bool,
-    pub recovered: usize,
 }
