@@ -102,4 +102,26 @@ mod tests {
         assert_eq!(given(&[]).bundle_of(1), None);
         assert_eq!(given(&["0x0"]).bundle_of(1), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn every_hash_is_in_exactly_the_bundle_that_says_so(count in 1..=MAX_BUNDLES, hash: u32) {
+            let bundles = BundlesData::even(count).unwrap();
+            proptest::prop_assert_eq!(bundles.normalized(), Ok(bundles.clone()));
+            let name = bundles.bundle_of(hash).unwrap();
+            let (start, end) = name.split_once('_').unwrap();
+            let parse = |text: &str| u32::from_str_radix(&text[2..], 16).unwrap();
+            proptest::prop_assert!(parse(start) <= hash);
+            proptest::prop_assert!(hash < parse(end) || parse(end) == u32::MAX);
+        }
+
+        #[test]
+        fn any_boundaries_are_refused_or_cover_everything(boundaries: Vec<String>, hash: u32) {
+            let given = BundlesData { boundaries, num_bundles: 3 };
+            if let Ok(normalized) = given.normalized() {
+                proptest::prop_assert!(normalized.bundle_of(hash).is_some());
+            }
+            let _ = given.bundle_of(hash);
+        }
+    }
 }

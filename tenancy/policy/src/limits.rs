@@ -112,18 +112,17 @@ impl Retention {
         Ok(())
     }
 
-    /// A backlog must fit into what is kept, or a quota could never be reached.
+    /// A backlog must fit into what is kept, or a quota could never be reached. Where time or size is not limited,
+    /// every quota fits.
     ///
     /// # Errors
     /// [`PolicyError`] if the quota is not below the retention.
     pub fn check_against(&self, quota: &BacklogQuota) -> Result<(), PolicyError> {
-        if self.time_minutes == 0 && self.size_mib == 0 {
+        if self.time_minutes <= 0 || self.size_mib <= 0 {
             return Ok(());
         }
         let (size, time) = (quota.size_bytes(), quota.limit_time.unwrap_or(-1));
-        let size_over = self.size_mib > 0 && size >= self.size_mib.saturating_mul(MEBIBYTE);
-        let time_over = self.time_minutes > 0 && time >= self.time_minutes.saturating_mul(60);
-        if size_over || time_over {
+        if size >= self.size_mib.saturating_mul(MEBIBYTE) || time >= self.time_minutes.saturating_mul(60) {
             return refuse(
                 format!("backlog quota of {size} bytes and {time} seconds"),
                 "a backlog quota is below the retention",
@@ -268,7 +267,10 @@ mod tests {
         assert!(retention.check_against(&quota(10 * MEBIBYTE, -1)).is_err());
         assert!(retention.check_against(&quota(-1, 60)).is_err());
         assert!(Retention::default().check_against(&quota(i64::MAX, i64::MAX)).is_ok());
-        assert!(Retention { time_minutes: -1, size_mib: -1 }.check_against(&quota(i64::MAX, i64::MAX)).is_ok());
+        for (minutes, mib) in [(-1, -1), (-1, 5), (5, -1)] {
+            let retention = Retention { time_minutes: minutes, size_mib: mib };
+            assert!(retention.check_against(&quota(i64::MAX, i64::MAX)).is_ok(), "{minutes} {mib}");
+        }
         for (minutes, mib, good) in
             [(0, 0, true), (-1, -1, true), (5, -1, true), (0, 5, false), (5, 0, false), (-2, 1, false)]
         {

@@ -174,6 +174,9 @@ pub struct Policies {
     /// Cluster → publish rate of a topic.
     #[serde(default, rename = "publishMaxMessageRate", deserialize_with = "lenient::or_default")]
     pub publish_max_message_rate: BTreeMap<String, PublishRate>,
+    /// Kept for those who read it back; nothing is sampled.
+    #[serde(default, deserialize_with = "lenient::or_default")]
+    pub latency_stats_sample_rate: BTreeMap<String, i64>,
     /// How topics are stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistence: Option<Persistence>,
@@ -377,6 +380,48 @@ mod tests {
         assert_eq!(policies.schema_auto_update_compatibility_strategy, None);
         let again: Policies = serde_json::from_str(&serde_json::to_string(&policies).unwrap()).unwrap();
         assert_eq!(again, policies);
+    }
+
+    #[test]
+    fn what_was_sent_reads_back_the_same() {
+        let rate = serde_json::json!({"standalone": {
+            "dispatchThrottlingRateInMsg": 50, "dispatchThrottlingRateInByte": 2048,
+            "relativeToPublishRate": false, "ratePeriodInSecond": 50
+        }});
+        let sent = serde_json::json!({
+            "auth_policies": {
+                "namespace_auth": {"a": ["produce", "consume", "functions"]},
+                "destination_auth": {}, "subscription_auth_roles": {}
+            },
+            "replication_clusters": ["standalone"],
+            "allowed_clusters": [],
+            "bundles": {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1},
+            "backlog_quota_map": {"destination_storage": {
+                "limit": 10_000_000_000_i64, "limitSize": 10_000_000_000_i64, "limitTime": -1,
+                "policy": "producer_request_hold"
+            }},
+            "clusterDispatchRate": rate, "topicDispatchRate": rate, "subscriptionDispatchRate": rate,
+            "replicatorDispatchRate": {}, "clusterSubscribeRate": {}, "publishMaxMessageRate": {},
+            "persistence": {
+                "bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2,
+                "managedLedgerMaxMarkDeleteRate": 0.0
+            },
+            "deduplicationEnabled": true,
+            "autoTopicCreationOverride": {
+                "allowAutoTopicCreation": true, "topicType": "partitioned", "defaultNumPartitions": 3
+            },
+            "latency_stats_sample_rate": {},
+            "message_ttl_in_seconds": 86400, "subscription_expiration_time_minutes": 90,
+            "retention_policies": {"retentionTimeInMinutes": 1600, "retentionSizeInMB": 10000},
+            "deleted": false, "encryption_required": false, "subscription_auth_mode": "None",
+            "max_producers_per_topic": 50, "max_consumers_per_topic": 50
+        });
+        let policies: Policies = serde_json::from_value(sent.clone()).unwrap();
+        policies.check().unwrap();
+        let read = serde_json::to_value(&policies).unwrap();
+        for (name, value) in sent.as_object().unwrap() {
+            assert_eq!(&read[name], value, "{name}");
+        }
     }
 
     #[test]
