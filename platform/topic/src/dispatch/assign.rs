@@ -4,6 +4,7 @@ use super::{CHUNKED_MESSAGES_MAX, Candidate, Consumer, Dispatcher, Effect, LOOK_
 use crate::api::{ConsumerKey, Delivery, SubscriptionType};
 use crate::dispatch::consumer::Pending;
 use meridian_types::Position;
+use smallvec::SmallVec;
 
 /// What happens to one entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +27,8 @@ struct Turn {
 impl Dispatcher {
     /// Sends entries of a normal read (`next` = where to read on) or of a replay read.
     pub(super) fn deliver_shared(&mut self, entries: Vec<Candidate>, next: Option<Position>, now_ms: u64) {
-        let mut out: Vec<Vec<Delivery>> = Vec::new();
-        out.resize_with(self.consumers.len(), Vec::new);
+        // The few consumers that this batch goes to; what it costs does not depend on how many there are.
+        let mut out: SmallVec<[(usize, Vec<Delivery>); 8]> = SmallVec::new();
         let mut turn = None;
         let normal = next.is_some();
         if let Some(next) = next {
@@ -42,7 +43,10 @@ impl Dispatcher {
                 Choice::Send(index) => {
                     self.replay.remove(position);
                     let delivery = self.hand_over(index, candidate, now_ms);
-                    out[index].push(delivery);
+                    match out.iter_mut().rev().find(|(other, _)| *other == index) {
+                        Some((_, deliveries)) => deliveries.push(delivery),
+                        None => out.push((index, vec![delivery])),
+                    }
                 }
                 Choice::Wait(owner) if !normal || self.replay.len() < LOOK_AHEAD_ENTRIES => {
                     self.replay.add(owner, position, candidate.key_hash);
@@ -55,10 +59,8 @@ impl Dispatcher {
                 }
             }
         }
-        for (index, deliveries) in out.into_iter().enumerate() {
-            if !deliveries.is_empty() {
-                self.effects.push_back(Effect::Deliver { consumer: self.consumers[index].key, deliveries });
-            }
+        for (index, deliveries) in out {
+            self.effects.push_back(Effect::Deliver { consumer: self.consumers[index].key, deliveries });
         }
     }
 
@@ -96,16 +98,16 @@ impl Dispatcher {
 
     /// The consumer whose turn it is: best priority first, runs of `round_robin_entries`.
     fn next_turn(&mut self, turn: &mut Option<Turn>) -> Option<usize> {
-        let best =
-            self.consumers.iter().filter(|consumer| consumer.available()).map(|consumer| consumer.priority).min()?;
         if let Some(Turn { index, left }) = turn
             && *left > 0
             && self.consumers[*index].available()
-            && self.consumers[*index].priority == best
         {
+            // Within a batch consumers only become unavailable: nobody better has turned up since.
             *left -= 1;
             return Some(*index);
         }
+        let best =
+            self.consumers.iter().filter(|consumer| consumer.available()).map(|consumer| consumer.priority).min()?;
         let count = self.consumers.len();
         let index = (0..count)
             .map(|step| (self.round_robin + step) % count)
@@ -116,22 +118,18 @@ impl Dispatcher {
     }
 
     fn choose_by_key(&self, candidate: &Candidate, normal: bool) -> Choice {
-        if !self.consumers.iter().any(Consumer::available) {
-            return Choice::Stop;
-        }
         let Some(keys) = &self.keys else { return Choice::Stop };
         let hash = candidate.key_hash;
         let owner = keys.owner(hash);
-        let Some(index) = owner.and_then(|owner| self.index_of(owner)) else { return Choice::Wait(owner) };
-        if normal && keys.ordered() && self.replay.holds_hash(hash) {
-            return Choice::Wait(owner);
+        let older_waits = normal && keys.ordered() && self.replay.holds_hash(hash);
+        if let Some(index) = owner.and_then(|owner| self.index_of(owner))
+            && self.consumers[index].available()
+            && keys.may_send(hash, self.consumers[index].key)
+            && !older_waits
+        {
+            return Choice::Send(index);
         }
-        let consumer = &self.consumers[index];
-        if consumer.available() && keys.may_send(hash, consumer.key) {
-            Choice::Send(index)
-        } else {
-            Choice::Wait(owner)
-        }
+        if self.consumers.iter().any(Consumer::available) { Choice::Wait(owner) } else { Choice::Stop }
     }
 
     /// Books an entry to a consumer (D2, D6, K1).
