@@ -101,10 +101,14 @@ impl Layout {
         }
     }
 
-    /// Removes one ledger, whatever its place (empty ones, or a lost one).
+    /// Removes one ledger, whatever its place (empty ones, or a lost one): its entries do not count any more.
     pub fn remove(&mut self, id: LedgerId) {
         if let Some(at) = self.find(id) {
-            self.ledgers.remove(at);
+            let gone = self.ledgers.remove(at).entries;
+            self.next_ordinal -= gone;
+            self.ledgers[at..]
+                .iter_mut()
+                .for_each(|later| later.first_ordinal = later.first_ordinal.saturating_sub(gone));
         }
     }
 
@@ -294,6 +298,18 @@ mod tests {
         }
         assert_eq!(l.at_ordinal(4), Position::new(7, 0));
         assert_eq!(l.at_ordinal(6), l.end());
+    }
+
+    #[test]
+    fn a_ledger_lost_from_the_middle_counts_no_more() {
+        let mut l = sample();
+        l.add(LedgerId(10), 0);
+        l.confirm(Position::new(10, 2), 1, 63);
+        l.remove(LedgerId(7));
+        assert_eq!(l.entries_between(Position::EARLIEST, Position::LATEST), 7);
+        assert_eq!(l.entries_between(Position::new(3, 3), Position::new(10, 0)), 2);
+        assert_eq!(l.at_ordinal(4), Position::new(10, 0));
+        assert_eq!(l.successor(Position::new(3, 3)), Position::new(10, 0));
     }
 
     #[test]

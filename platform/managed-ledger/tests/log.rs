@@ -442,3 +442,29 @@ async fn b090_lost_ledgers_are_skipped_only_when_told() {
     let log = broker.open(NAME, LogSettings { skip_unreadable: true, ..settings() }, sink).await.unwrap();
     assert_eq!((log.info().entries, broker.ledgers_skipped()), (3, 1));
 }
+
+#[tokio::test]
+async fn b090_a_ledger_lost_from_the_middle_is_passed_and_mark_delete_moves() {
+    let region = TestRegion::default();
+    let t = region.open(NAME, LogSettings { skip_unreadable: true, ..settings() }).await;
+    let cursor = t.log.open_cursor("s", InitialPosition::Earliest, durable()).await.unwrap();
+    for first in [0, 3, 6] {
+        t.append(first, 3).await;
+        t.log.roll().await;
+    }
+    t.log.close().await.unwrap();
+    drop((t, cursor));
+    region.ledgers.lose(LedgerId(1));
+    let strict = region.open(NAME, settings()).await;
+    assert!(strict.log.read(Position::new(1, 0), 10, 1000).await.is_err());
+    assert_eq!(strict.log.info().entries, 9);
+    let t = region.open(NAME, LogSettings { skip_unreadable: true, ..settings() }).await;
+    assert_eq!(t.payloads(Position::EARLIEST).await.unwrap(), ["0", "1", "2", "6", "7", "8"]);
+    let cursor = t.log.cursor("s").unwrap();
+    assert_eq!((cursor.backlog_entries(), t.broker.ledgers_skipped()), (6, 1));
+    cursor.skip(4).await.unwrap();
+    assert_eq!(cursor.mark_delete(), Position::new(2, 0));
+    drop((strict, t, cursor));
+    let again = region.open(NAME, settings()).await;
+    assert_eq!(again.log.info().entries, 6);
+}

@@ -155,17 +155,22 @@ impl ManagedLedger {
     /// [`LogError::Fenced`], or metadata failed before (nothing is deleted) or after the mark (the log is gone for all, its
     /// storage not yet freed).
     pub async fn delete(&self) -> Result<(), LogError> {
+        let cursors = self.cursors();
+        for cursor in &cursors {
+            // Before the lock: a flush in flight may need it to see who owns the log.
+            cursor.hold_flushes(self).await;
+        }
         let mut meta = self.meta.lock().await;
         let mut head = meta.head.clone();
         head.deleting = true;
         head.doomed.extend(meta.ledgers().map(|ledger| ledger.ledger_id));
-        let cursors = self.cursors();
-        for cursor in &cursors {
-            cursor.hold_flushes(self).await;
-            head.doomed.extend(cursor.state.lock().record_ledger.map(|id| id.0));
-        }
+        head.doomed.extend(cursors.iter().filter_map(|cursor| cursor.state.lock().record_ledger).map(|id| id.0));
         let unname = Operation::Delete { key: keys::name(&self.name), condition: Condition::Any };
-        self.commit_head(&mut meta, head, vec![unname]).await?;
+        if let Err(error) = self.commit_head(&mut meta, head, vec![unname]).await {
+            cursors.iter().for_each(|cursor| cursor.state.lock().flushing = false);
+            self.flushed.notify_waiters();
+            return Err(error);
+        }
         self.stop(LogError::Closed(self.name.to_string()));
         self.end_cursors();
         self.shared.forget(&self.name, &self.me);

@@ -6,7 +6,7 @@
 use super::{ManagedLedger, body_of};
 use crate::api::{LogEntry, LogError};
 use crate::cache::catch_up::{Blocks, Landing, Next};
-use meridian_ledger::LedgerReader;
+use meridian_ledger::{LedgerError, LedgerReader};
 use meridian_types::{LedgerId, Position};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,14 +37,27 @@ impl ManagedLedger {
                 }
                 Next::Wait(done) => done.await,
                 Next::Read(landing) => {
-                    let ahead_bytes = settings.read_ahead_bytes.max(max_bytes.min(4 * settings.read_ahead_bytes));
-                    let entries =
-                        self.read_stored(at, settings.read_ahead_entries.max(max_entries), ahead_bytes).await?;
+                    let (entries, bytes) = (settings.read_ahead_entries, settings.read_ahead_bytes);
+                    let entries = match self.read_stored(at, entries, bytes).await {
+                        Ok(entries) => entries,
+                        // Trimmed, or left out for good: go on behind it.
+                        Err(error) if self.passed_over(at, &error).await => continue,
+                        Err(error) => return Err(error),
+                    };
                     let block = landing.land(entries, &self.shared.catch_up, self.shared.coarse_now_ms());
                     return Ok(crate::cache::tail::take(block.iter(), max_entries, max_bytes));
                 }
             }
         }
+    }
+
+    /// Whether a read failed because its ledger is no longer of the log, or is lost and may be left out.
+    async fn passed_over(&self, at: Position, error: &LogError) -> bool {
+        if self.view.lock().layout.ledger(at.ledger_id).is_none() {
+            return true;
+        }
+        let lost = matches!(error, LogError::Ledger(LedgerError::NoSuchLedger(_)));
+        lost && self.settings().skip_unreadable && self.leave_out(at.ledger_id).await.is_ok()
     }
 
     /// Reads the next block while the reader is still busy with this one. A failure is met again by who needs the block.

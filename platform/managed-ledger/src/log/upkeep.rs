@@ -163,6 +163,32 @@ impl ManagedLedger {
         (head, extra)
     }
 
+    /// Goes on without a closed ledger that every replica lost (field report B090): counted and announced, cursors pass it.
+    pub(crate) async fn leave_out(&self, ledger_id: LedgerId) -> Result<(), LogError> {
+        let mut meta = self.meta.lock().await;
+        let lost = self.view.lock().layout.ledger(ledger_id).filter(|ledger| ledger.closed_ms.is_some()).cloned();
+        let Some(lost) = lost else { return Ok(()) };
+        let mut head = meta.head.clone();
+        head.ledgers.retain(|record| record.ledger_id != ledger_id.0);
+        let mut extra = Vec::new();
+        for segment in &mut meta.segments {
+            let before = segment.record.ledgers.len();
+            segment.record.ledgers.retain(|record| record.ledger_id != ledger_id.0);
+            if segment.record.ledgers.len() != before {
+                let key = keys::segment(&self.name, segment.number);
+                extra.push(super::meta::put(key, encode(&segment.record), Condition::Any));
+            }
+        }
+        self.commit_head(&mut meta, head, extra).await?;
+        self.shared.ledgers_skipped.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(log = %self.name, ledger = %ledger_id, entries = lost.entries, "ledger is lost; going on behind it");
+        self.view.lock().layout.remove(ledger_id);
+        for cursor in self.cursors() {
+            cursor.settle(self);
+        }
+        Ok(())
+    }
+
     /// Deletes doomed ledgers; the stored list of them shrinks with the next write.
     pub(crate) async fn sweep(&self, meta: &mut super::meta::Meta) -> Result<(), LogError> {
         while let Some(id) = meta.head.doomed.last().copied() {
