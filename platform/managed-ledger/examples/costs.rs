@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a measuring tool")]
 
 use meridian_managed_ledger::testing::{RecordingSink, TestRegion};
-use meridian_managed_ledger::{AckPosition, AppendRequest, CursorOptions, InitialPosition, LogSettings};
+use meridian_managed_ledger::{
+    AckPosition, AppendRequest, CursorOptions, InitialPosition, LogSettings, ManagedLedger, ManagedLedgers,
+};
 use meridian_types::Position;
 use std::sync::Arc;
 
@@ -25,25 +27,36 @@ fn per(what: &str, since_ns: u64, count: u64) {
     println!("{what}: {:.0} ns each", (cpu_ns() - since_ns) as f64 / count as f64);
 }
 
+fn settings() -> LogSettings {
+    LogSettings { max_entries_per_ledger: u64::MAX, ..LogSettings::default() }
+}
+
+fn durable() -> CursorOptions {
+    CursorOptions { durable: true, ..CursorOptions::default() }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let region = TestRegion::default();
     let broker = region.broker();
-    let settings = LogSettings { max_entries_per_ledger: u64::MAX, ..LogSettings::default() };
-    let durable = CursorOptions { durable: true, ..CursorOptions::default() };
+    let idle = idle(&region, &broker).await;
+    busy(&broker).await;
+    drop(idle);
+}
 
+async fn idle(region: &TestRegion, broker: &ManagedLedgers) -> Vec<Arc<ManagedLedger>> {
     let before = resident_bytes();
     let mut logs = Vec::new();
     for n in 0..10_000 {
         let name = format!("public/default/persistent/idle-{n}");
-        let log = broker.open(&name, settings.clone(), Arc::new(RecordingSink::default())).await.unwrap();
-        log.open_cursor("s", InitialPosition::Earliest, durable.clone()).await.unwrap();
+        let log = broker.open(&name, settings(), Arc::new(RecordingSink::default())).await.unwrap();
+        log.open_cursor("s", InitialPosition::Earliest, durable()).await.unwrap();
         logs.push(log);
     }
     println!("idle log with a cursor, its metadata in memory included: {} bytes", (resident_bytes() - before) / 10_000);
     let before = resident_bytes();
     for n in 0..10_000 {
-        logs[0].open_cursor(&format!("s-{n}"), InitialPosition::Earliest, durable.clone()).await.unwrap();
+        logs[0].open_cursor(&format!("s-{n}"), InitialPosition::Earliest, durable()).await.unwrap();
     }
     println!("idle cursor, its metadata in memory included: {} bytes", (resident_bytes() - before) / 10_000);
     broker.tick(region.advance(1000)).await;
@@ -52,10 +65,13 @@ async fn main() {
         broker.tick(region.advance(1000)).await;
     }
     println!("tick over 10,000 idle logs: {} us", (cpu_ns() - started) / 10_000);
+    logs
+}
 
+async fn busy(broker: &ManagedLedgers) {
     let sink = Arc::new(RecordingSink::default());
-    let log = broker.open("public/default/persistent/busy", settings, sink.clone()).await.unwrap();
-    let cursor = log.open_cursor("s", InitialPosition::Earliest, durable).await.unwrap();
+    let log = broker.open("public/default/persistent/busy", settings(), sink.clone()).await.unwrap();
+    let cursor = log.open_cursor("s", InitialPosition::Earliest, durable()).await.unwrap();
     let payload = bytes::Bytes::from(vec![7u8; 1024]);
     let request = |token| AppendRequest { payload: payload.clone(), messages: 1, marker: false, origin: None, token };
     log.append(vec![request(0)]);
