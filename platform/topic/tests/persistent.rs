@@ -9,6 +9,7 @@ use meridian_topic::{
     TopicHandle, TopicLimits,
 };
 use meridian_types::Position;
+use meridian_wire::proto::MessageMetadata;
 use std::sync::atomic::Ordering;
 use support::{Bench, Client, Said, acks, cumulative, limits, produce, reader, send, subscribe};
 
@@ -501,4 +502,36 @@ async fn a_consumer_of_a_finished_topic_is_told_at_once() {
     bench.topic.remove_consumer(consumer).await;
     bench.consumer(&client, 2, subscribe("s", SubscriptionType::Exclusive, "c")).await;
     client.heard(Said::End(2)).await;
+}
+
+#[tokio::test]
+async fn time_to_live_starts_when_a_delayed_message_is_due() {
+    for delayed_delivery in [true, false] {
+        let bench = Bench::with_limits(TopicLimits { message_ttl_s: 10, delayed_delivery, ..limits() }).await;
+        let at = SeekTo::Position(Position::EARLIEST, Vec::new());
+        bench.topic.create_subscription("s".to_owned(), at, Default::default(), false).await.unwrap();
+        let client = Client::new();
+        let producer = bench.producer(&client, 1, "p").await;
+        let metadata = MessageMetadata {
+            producer_name: "p".to_owned(),
+            deliver_at_time: Some(bench.region.now_ms() as i64 + 20_000),
+            ..MessageMetadata::default()
+        };
+        let mut payload = bytes::BytesMut::new();
+        meridian_wire::payload::encode(&metadata, b"later", &mut payload);
+        let delayed = meridian_topic::Publish { payload: payload.freeze(), ..send(0, "") };
+        bench.topic.publish(producer, vec![delayed, send(1, "plain")]);
+        client.receipts(1, 2).await;
+        let backlog = || bench.topic.stats().subscriptions[0].backlog_entries;
+        bench.region.advance(11_000);
+        bench.topic.tick(bench.region.now_ms());
+        let left = if delayed_delivery { 1 } else { 0 };
+        bench.until("the plain one expires", || backlog() == left).await;
+        bench.region.advance(18_000);
+        bench.topic.expire("s".to_owned(), 10).await.unwrap();
+        assert_eq!(backlog(), left, "due for 9 s only");
+        bench.region.advance(2000);
+        bench.topic.expire("s".to_owned(), 10).await.unwrap();
+        assert_eq!(backlog(), 0);
+    }
 }

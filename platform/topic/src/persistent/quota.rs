@@ -57,8 +57,19 @@ impl PersistentTopic {
         now_ms: u64,
     ) -> Result<u64, TopicError> {
         let before_ms = now_ms.saturating_sub(ttl_ms).saturating_add(1);
-        let end = self.log.find_by_time(before_ms, &broker_time_ms).await?;
         let mut from = subscription.cursor.read_start();
+        // Mostly nothing has expired: one look tells.
+        let first = self.log.read(from, 1, u64::MAX).await?;
+        if first.first().is_none_or(|entry| entry.broker_time_ms >= before_ms) {
+            return Ok(0);
+        }
+        let end = self.log.find_by_time(before_ms, &broker_time_ms).await?;
+        if !self.limits.read().delayed_delivery {
+            let ack = AckPosition { position: self.log.previous(end), unacked_batch_indexes: None, messages: 0 };
+            let expired = subscription.cursor.ack_cumulative(ack).entries;
+            self.note_expired(subscription, expired, now_ms);
+            return Ok(expired);
+        }
         let mut expired = 0;
         while from < end {
             let entries = self.log.read(from, EXPIRY_READ_ENTRIES, EXPIRY_READ_BYTES).await?;
