@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bookie;
+pub mod control;
 pub mod entry;
 pub mod envelope;
 pub mod frame;

@@ -1,7 +1,7 @@
 //! Measures the journal of one node against plain pwrite + fdatasync of the same group size, on one folder.
 //!
 //! `journal_bench DIR [SECONDS]` runs alternating blocks and prints, for some loads, entries per sync, MB/s, the raw limit
-//! at that group size and the ratio, then the latency of a lone add against the raw latency, and bytes on disk.
+//! at that group size and the ratio of syncs per second, then the latency of a lone add against the raw latency, and bytes on disk.
 #![allow(clippy::unwrap_used, reason = "a measuring tool fails by panic")]
 
 use bytes::Bytes;
@@ -62,6 +62,15 @@ struct Measured {
     syncs: u64,
     seconds: f64,
     p50: Duration,
+    cpu_seconds: f64,
+}
+
+/// CPU time of this process so far (user and system, in ticks of 10 ms).
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks = |at: usize| fields[at].parse::<f64>().unwrap();
+    (ticks(11) + ticks(12)) / 100.0
 }
 
 fn metric(registry: &prometheus::Registry, name: &str) -> u64 {
@@ -76,7 +85,7 @@ fn run_node(dir: &Path, producers: u64, body_bytes: usize, time: Duration) -> Me
     let bookie = LocalBookie::open(config).unwrap();
     let (done, running) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(producers)));
     let syncs_before = metric(&registry, "bookie_journal_JOURNAL_SYNC_count");
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), cpu_seconds());
     let all: Vec<_> = (0..producers)
         .map(|ledger| {
             Arc::new_cyclic(|me| Producer {
@@ -97,7 +106,7 @@ fn run_node(dir: &Path, producers: u64, body_bytes: usize, time: Duration) -> Me
         std::thread::yield_now();
         std::thread::park_timeout(Duration::from_millis(5));
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let (seconds, cpu_seconds) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu_before);
     let mut latencies: Vec<_> =
         all.iter().flat_map(|producer| std::mem::take(&mut producer.latencies.lock().1)).collect();
     latencies.sort_unstable();
@@ -105,12 +114,13 @@ fn run_node(dir: &Path, producers: u64, body_bytes: usize, time: Duration) -> Me
         entries: done.load(Ordering::Relaxed),
         syncs: metric(&registry, "bookie_journal_JOURNAL_SYNC_count") - syncs_before,
         seconds,
+        cpu_seconds,
         p50: latencies[latencies.len() / 2],
     }
 }
 
-/// Plain writes of `group_bytes` into a zero-filled file, each synced: writes per second and the median.
-fn run_raw(dir: &Path, group_bytes: usize, time: Duration) -> (f64, Duration) {
+/// Plain writes of `group_bytes` into a zero-filled file, each synced: writes per second, the median, CPU per write.
+fn run_raw(dir: &Path, group_bytes: usize, time: Duration) -> (f64, Duration, f64) {
     let file_bytes = (64 << 20_usize).max(group_bytes * 2);
     std::fs::create_dir_all(dir).unwrap();
     let path = dir.join("raw");
@@ -118,7 +128,7 @@ fn run_raw(dir: &Path, group_bytes: usize, time: Duration) -> (f64, Duration) {
     file.write_all_at(&vec![0; file_bytes], 0).unwrap();
     file.sync_all().unwrap();
     let group = vec![7; group_bytes];
-    let (start, mut at, mut latencies) = (Instant::now(), 0, Vec::new());
+    let (start, cpu_before, mut at, mut latencies) = (Instant::now(), cpu_seconds(), 0, Vec::new());
     while start.elapsed() < time {
         let before = Instant::now();
         file.write_all_at(&group, at as u64).unwrap();
@@ -131,7 +141,8 @@ fn run_raw(dir: &Path, group_bytes: usize, time: Duration) -> (f64, Duration) {
     }
     let per_second = latencies.len() as f64 / start.elapsed().as_secs_f64();
     latencies.sort_unstable();
-    (per_second, latencies[latencies.len() / 2])
+    let cpu = (cpu_seconds() - cpu_before) / latencies.len() as f64;
+    (per_second, latencies[latencies.len() / 2], cpu)
 }
 
 fn tree_bytes(dir: &Path) -> u64 {
@@ -144,24 +155,38 @@ fn tree_bytes(dir: &Path) -> u64 {
         .sum()
 }
 
+/// From nothing on disk to the first answered add.
+fn cold_start(dir: &Path) -> Duration {
+    let start = Instant::now();
+    run_node(dir, 1, 100, Duration::ZERO);
+    let took = start.elapsed();
+    std::fs::remove_dir_all(dir).unwrap();
+    took
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let dir = PathBuf::from(arguments.next().unwrap_or_else(|| "journal-bench".to_owned()));
     let time = Duration::from_secs_f64(arguments.next().map_or(2.0, |seconds| seconds.parse().unwrap()));
-    println!("producers  entry bytes  entries/sync  MB/s   raw MB/s at that group  ratio  p50 µs  raw p50 µs");
+    println!("cold start to first ack and close: {} ms", cold_start(&dir.join("cold")).as_millis());
+    println!(
+        "producers  entry bytes  entries/sync  MB/s   raw MB/s at that group  ratio  p50 µs  raw p50 µs  CPU µs/sync  raw CPU µs/sync"
+    );
     for (producers, body_bytes) in [(1, 1024), (16, 1024), (100, 1024), (16, 128 << 10), (100, 128 << 10)] {
         let home = dir.join(format!("{producers}-{body_bytes}"));
         let node = run_node(&home, producers, body_bytes, time);
         let group_bytes = (node.entries as usize * (body_bytes + 48) / node.syncs as usize).next_multiple_of(4096);
-        let (raw_per_second, raw_p50) = run_raw(&home, group_bytes, time);
+        let (raw_per_second, raw_p50, raw_cpu) = run_raw(&home, group_bytes, time);
         let node_rate = node.entries as f64 * body_bytes as f64 / node.seconds / 1e6;
         let raw_rate = raw_per_second * group_bytes as f64 / 1e6;
         println!(
-            "{producers:9}  {body_bytes:11}  {:12.1}  {node_rate:5.0}  {raw_rate:22.0}  {:5.2}  {:6}  {:10}",
+            "{producers:9}  {body_bytes:11}  {:12.1}  {node_rate:5.0}  {raw_rate:22.0}  {:5.2}  {:6}  {:10}  {:11.0}  {:15.0}",
             node.entries as f64 / node.syncs as f64,
-            node_rate / raw_rate,
+            node.syncs as f64 / node.seconds / raw_per_second,
             node.p50.as_micros(),
-            raw_p50.as_micros()
+            raw_p50.as_micros(),
+            node.cpu_seconds * 1e6 / node.syncs as f64,
+            raw_cpu * 1e6
         );
         if producers == 16 && body_bytes > 4096 {
             let payload = node.entries * body_bytes as u64;

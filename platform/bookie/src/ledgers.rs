@@ -203,3 +203,58 @@ impl Ledgers {
         Ok(ids)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Changes;
+
+    fn store(ledgers: &Ledgers, index: &Index) {
+        let mut changes = Changes::default();
+        for dirty in ledgers.take_dirty() {
+            changes.put_ledger(dirty.ledger_id, dirty.stored);
+        }
+        index.apply(changes).unwrap();
+    }
+
+    #[test]
+    fn idle_states_leave_memory_and_come_back_as_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = Arc::new(Index::open(dir.path()).unwrap());
+        let ledgers = Ledgers::new(Arc::clone(&index));
+        let count = IDLE_STATES_MAX as i64 + 100;
+        for ledger in 0..count {
+            let mut locked = ledgers.lock();
+            let state = locked.get(LedgerId(ledger), true).unwrap().unwrap();
+            state.raise_lac(EntryId(ledger));
+            if ledger % 2 == 0 {
+                state.fence();
+            }
+        }
+        ledgers.forget_idle(|_| false);
+        assert_eq!(ledgers.table.lock().states.len() as i64, count, "not stored yet (G3)");
+        store(&ledgers, &index);
+        store(&ledgers, &index);
+        ledgers.lock().get(LedgerId(7), false).unwrap().unwrap().raise_lac(EntryId(1000));
+        ledgers.forget_idle(|ledger_id| ledger_id == LedgerId(8));
+        assert_eq!(ledgers.table.lock().states.len(), 2, "one differs, one has entries in a cache");
+        let mut locked = ledgers.lock();
+        for ledger in [5, 6] {
+            let state = locked.get(LedgerId(ledger), false).unwrap().unwrap();
+            assert_eq!((state.fenced, state.last_add_confirmed), (ledger % 2 == 0, EntryId(ledger)));
+        }
+        assert!(locked.get(LedgerId(count), false).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_failed_store_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledgers = Ledgers::new(Arc::new(Index::open(dir.path()).unwrap()));
+        ledgers.lock().get(LedgerId(1), true).unwrap().unwrap().fence();
+        let first = ledgers.take_dirty();
+        assert!(first[0].log_fence);
+        assert!(ledgers.take_dirty().is_empty());
+        ledgers.put_back(&first);
+        assert!(ledgers.take_dirty()[0].log_fence);
+    }
+}

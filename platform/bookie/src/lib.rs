@@ -10,6 +10,7 @@ mod bookie;
 mod cache;
 mod compaction;
 mod config;
+mod control;
 mod cookie;
 mod core;
 mod disk;

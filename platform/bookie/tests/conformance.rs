@@ -234,3 +234,39 @@ fn garbage_ends_its_own_connection_only() {
     }
     check(&*remote, 1, 0..5, 100);
 }
+
+#[test]
+fn the_control_service_lists_every_ledger_in_pages() {
+    use meridian_bookie_api::control::{control_service, proto};
+    let base = tempfile::tempdir().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let local = LocalBookie::open(config(base.path())).unwrap();
+    for ledger in 0..25 {
+        all_ok(&add(&*local, ledger, 0..2, 10));
+    }
+    let cookie = local.cookie();
+    runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let server = tonic::transport::Server::builder().add_service(control_service(local));
+        tokio::spawn(server.serve_with_incoming(incoming));
+        let mut client = proto::bookie_control_client::BookieControlClient::connect(address).await.unwrap();
+        let info = client.info(proto::InfoRequest {}).await.unwrap().into_inner();
+        assert_eq!((info.bookie.as_str(), info.ledgers, info.writable, info.cookie), ("b1", 25, true, cookie));
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = proto::ListLedgersRequest { after, limit: 10 };
+            let page = client.list_ledgers(page).await.unwrap().into_inner();
+            after = page.ledgers.last().copied();
+            found.extend(page.ledgers);
+            if page.last {
+                break;
+            }
+        }
+        assert!(found.into_iter().eq(0..25));
+        client.checkpoint(proto::CheckpointRequest {}).await.unwrap();
+        let fenced = client.fence(proto::FenceRequest { ledger: 3 }).await.unwrap().into_inner();
+        assert_eq!((fenced.last_add_confirmed, fenced.last_entry), (0, 1));
+    });
+}
