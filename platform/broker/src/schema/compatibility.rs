@@ -7,6 +7,7 @@
 use super::check::{is_plain_json_schema, native_root_message, parse_avro, split_key_value};
 use super::{SchemaError, SchemaInfo, SchemaKind};
 use apache_avro::schema_compatibility::{Compatibility, SchemaCompatibility};
+use serde_json::{Map, Value};
 
 /// How a new schema must relate to those that are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,7 +124,12 @@ fn is_plain(info: &SchemaInfo) -> bool {
 }
 
 fn check_avro(old: &SchemaInfo, new: &SchemaInfo, strategy: Strategy) -> Result<(), SchemaError> {
-    let (was, is) = (parse_avro(old.kind, &old.data)?, parse_avro(new.kind, &new.data)?);
+    let was = parse_avro(old.kind, &old.data)?;
+    // The name of the outermost record is no part of the rules: a class may be renamed.
+    let is = match with_name_of(&new.data, &old.data) {
+        Some(renamed) => parse_avro(new.kind, &renamed)?,
+        None => parse_avro(new.kind, &new.data)?,
+    };
     let reads = |writer, reader, what: &str| match SchemaCompatibility::can_read(writer, reader) {
         Ok(Compatibility::Full) => Ok(()),
         Ok(Compatibility::Partial) => Err(SchemaError::Incompatible(format!("{what} in part only"))),
@@ -136,6 +142,52 @@ fn check_avro(old: &SchemaInfo, new: &SchemaInfo, strategy: Strategy) -> Result<
         reads(&is, &was, "the existing schema can read data written with the new one")?;
     }
     Ok(())
+}
+
+/// The first definition under the name of the second, if both are records with different names.
+fn with_name_of(data: &[u8], other: &[u8]) -> Option<Vec<u8>> {
+    let record = |data: &[u8]| match serde_json::from_slice(data) {
+        Ok(Value::Object(map)) if map.get("type").and_then(Value::as_str) == Some("record") => Some(map),
+        _ => None,
+    };
+    let (mut record_a, record_b) = (record(data)?, record(other)?);
+    let full = |map: &Map<String, Value>| -> Option<(String, String)> {
+        let name = map.get("name")?.as_str()?.to_owned();
+        let space = map.get("namespace").and_then(Value::as_str).filter(|space| !space.is_empty());
+        let full = space.map_or_else(|| name.clone(), |space| format!("{space}.{name}"));
+        Some((name, full))
+    };
+    let (from, to) = (full(&record_a)?, full(&record_b)?);
+    if from.1 == to.1 {
+        return None;
+    }
+    record_a.insert("name".to_owned(), Value::String(to.1.clone()));
+    record_a.remove("namespace");
+    if let Some(fields) = record_a.get_mut("fields") {
+        rename_references(fields, &from, &to.1);
+    }
+    serde_json::to_vec(&Value::Object(record_a)).ok()
+}
+
+/// Types that refer to the record by its name, short or full, refer to it by the new one.
+fn rename_references(value: &mut Value, from: &(String, String), to: &str) {
+    let refers = |value: &Value| value.as_str().is_some_and(|text| text == from.0 || text == from.1);
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| match refers(item) {
+            true => *item = Value::String(to.to_owned()),
+            false => rename_references(item, from, to),
+        }),
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                match key.as_str() {
+                    "type" | "items" | "values" if refers(value) => *value = Value::String(to.to_owned()),
+                    "type" | "items" | "values" | "fields" => rename_references(value, from, to),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -189,6 +241,21 @@ mod tests {
         };
         let (small, big) = (schema(r#""A""#), schema(r#""A","B""#));
         assert_eq!(holds(&small, &big), [true, false, false]);
+    }
+
+    #[test]
+    fn a_record_may_be_renamed_also_where_it_holds_itself() {
+        let tree = |name: &str, more: &str| SchemaInfo {
+            kind: SchemaKind::Avro,
+            data: Bytes::from(format!(
+                r#"{{"type":"record","name":"{name}","namespace":"n","fields":[
+                    {{"name":"next","type":["null","{name}"],"default":null}}{more}]}}"#
+            )),
+            properties: BTreeMap::new(),
+        };
+        assert_eq!(holds(&tree("A", ""), &tree("B", "")), [true, true, true]);
+        let more = format!(",{B}");
+        assert_eq!(holds(&tree("A", ""), &tree("B", &more)), [false, true, false]);
     }
 
     #[test]
