@@ -10,6 +10,7 @@
 
 mod apr1;
 mod basic;
+mod old_certificates;
 pub mod source;
 pub mod tls;
 mod token;

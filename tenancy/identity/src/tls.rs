@@ -1,6 +1,7 @@
 //! Certificates: the role in a client's certificate, and the server side of TLS from PEM files.
 
 use crate::IdentityError;
+use crate::old_certificates::WithVersionOne;
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
@@ -51,15 +52,18 @@ pub fn server_config(files: &TlsFiles) -> Result<Arc<rustls::ServerConfig>, Iden
         builder.with_no_client_auth()
     } else {
         let mut roots = RootCertStore::empty();
-        for authority in certificates("tlsTrustCertsFilePath", &files.trust)? {
+        let authorities = certificates("tlsTrustCertsFilePath", &files.trust)?;
+        for authority in authorities.iter().cloned() {
             let refuse =
                 |e: rustls::Error| IdentityError::Config { setting: "tlsTrustCertsFilePath", reason: e.to_string() };
             roots.add(authority).map_err(refuse)?;
         }
+        let algorithms = provider.signature_verification_algorithms;
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
         let verifier = if files.require_client_certificate { verifier } else { verifier.allow_unauthenticated() };
         let refuse = |reason: String| IdentityError::Config { setting: "tlsTrustCertsFilePath", reason };
-        builder.with_client_cert_verifier(verifier.build().map_err(|e| refuse(e.to_string()))?)
+        let verifier = verifier.build().map_err(|e| refuse(e.to_string()))?;
+        builder.with_client_cert_verifier(Arc::new(WithVersionOne::new(verifier, authorities, algorithms)))
     };
     let mut config = builder
         .with_single_cert(chain, key)
