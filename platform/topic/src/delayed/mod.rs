@@ -15,7 +15,7 @@
 
 mod positions;
 
-pub use positions::PositionSet;
+use positions::PositionSet;
 
 use meridian_types::Position;
 use std::collections::BTreeMap;
@@ -90,25 +90,13 @@ impl DelayedTracker {
         self.buckets.first_key_value().map(|(due_ms, _)| *due_ms)
     }
 
-    /// Forgets everything at or below a position: it was acknowledged, skipped or expired.
+    /// Forgets everything at or below a position: it was acknowledged, skipped or expired. Costs a look at each bucket.
     pub fn forget_up_to(&mut self, position: Position) {
         for bucket in self.buckets.values_mut() {
             bucket.remove_up_to(position);
         }
         self.buckets.retain(|_, bucket| !bucket.is_empty());
         self.recount();
-    }
-
-    /// The entries at or below a position that are due after `due_after_ms`: what a time to live may not expire yet.
-    pub fn held_up_to(&self, position: Position, due_after_ms: u64) -> PositionSet {
-        let mut held = PositionSet::default();
-        let Some(first_due_ms) = due_after_ms.checked_add(1) else { return held };
-        for bucket in self.buckets.range(first_due_ms..).map(|(_, bucket)| bucket) {
-            bucket.for_each_up_to(position, &mut |position| {
-                held.insert(position);
-            });
-        }
-        held
     }
 
     /// Forgets everything.

@@ -23,7 +23,7 @@ enum Repr {
 
 /// A set of positions.
 #[derive(Debug, Clone)]
-pub struct PositionSet(Repr);
+pub(super) struct PositionSet(Repr);
 
 impl Default for PositionSet {
     fn default() -> Self {
@@ -41,7 +41,7 @@ fn at(ledger_id: LedgerId, bit: u64) -> Position {
 
 impl PositionSet {
     /// Adds a position; whether it is new.
-    pub fn insert(&mut self, position: Position) -> bool {
+    pub(super) fn insert(&mut self, position: Position) -> bool {
         if let Repr::List(list) = &mut self.0 {
             let Err(index) = list.binary_search(&position) else { return false };
             if list.len() < LIST_MAX {
@@ -60,18 +60,8 @@ impl PositionSet {
         }
     }
 
-    /// Whether a position is in it.
-    pub fn contains(&self, position: Position) -> bool {
-        match &self.0 {
-            Repr::List(list) => list.binary_search(&position).is_ok(),
-            Repr::Bitmaps(bitmaps) => {
-                bitmaps.get(&position.ledger_id).is_some_and(|bitmap| bitmap.contains(bit(position)))
-            }
-        }
-    }
-
     /// How many there are.
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         match &self.0 {
             Repr::List(list) => list.len() as u64,
             Repr::Bitmaps(bitmaps) => bitmaps.values().map(RoaringTreemap::len).sum(),
@@ -79,7 +69,7 @@ impl PositionSet {
     }
 
     /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         match &self.0 {
             Repr::List(list) => list.is_empty(),
             Repr::Bitmaps(bitmaps) => bitmaps.is_empty(),
@@ -87,18 +77,12 @@ impl PositionSet {
     }
 
     /// Calls with each, in order.
-    pub fn for_each(&self, call: &mut impl FnMut(Position)) {
-        self.for_each_up_to(Position::LATEST, call);
-    }
-
-    /// Calls with each at or below `last`, in order.
-    pub fn for_each_up_to(&self, last: Position, call: &mut impl FnMut(Position)) {
+    pub(super) fn for_each(&self, call: &mut impl FnMut(Position)) {
         match &self.0 {
-            Repr::List(list) => list.iter().copied().take_while(|position| *position <= last).for_each(call),
+            Repr::List(list) => list.iter().copied().for_each(call),
             Repr::Bitmaps(bitmaps) => bitmaps
-                .range(..=last.ledger_id)
+                .iter()
                 .flat_map(|(ledger_id, bitmap)| bitmap.iter().map(|bit| at(*ledger_id, bit)))
-                .take_while(|position| *position <= last)
                 .for_each(call),
         }
     }
@@ -133,7 +117,9 @@ impl PositionSet {
             Repr::List(list) => list.retain(|position| *position > last),
             Repr::Bitmaps(bitmaps) => {
                 *bitmaps = bitmaps.split_off(&last.ledger_id);
-                if let Some(bitmap) = bitmaps.get_mut(&last.ledger_id) {
+                if last.entry_id >= EntryId(0)
+                    && let Some(bitmap) = bitmaps.get_mut(&last.ledger_id)
+                {
                     bitmap.remove_range(..=bit(last));
                     if bitmap.is_empty() {
                         bitmaps.remove(&last.ledger_id);
