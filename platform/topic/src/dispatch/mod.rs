@@ -321,6 +321,10 @@ impl Dispatcher {
 
     /// Everything before was acked by others than consumers.
     pub(crate) fn skip_to(&mut self, first_unacked: Position) {
+        if !self.delayed.is_empty() {
+            let Position { ledger_id, entry_id } = first_unacked;
+            self.delayed.forget_up_to(Position::new(ledger_id.0, entry_id.0.saturating_sub(1)));
+        }
         if self.read_position < first_unacked {
             self.rewind(first_unacked);
         }

@@ -6,11 +6,11 @@
 
 use super::PersistentTopic;
 use super::subscription::Subscription;
-use crate::api::{BoxFuture, LastMessage, TopicError, TopicErrorKind};
+use crate::api::{BoxFuture, InitialCursor, LastMessage, SubscribeRequest, TopicError, TopicErrorKind};
 use crate::compaction::{CompactedView, CompactionOptions, CompactionSource, CompactionStatus, Horizon, compact};
 use meridian_ledger::LedgerOptions;
 use meridian_managed_ledger::{AckPosition, CursorOptions, InitialPosition, LogEntry, LogError};
-use meridian_types::Position;
+use meridian_types::{EntryId, Position};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -155,6 +155,16 @@ impl PersistentTopic {
         self.log.read(from, max_entries, max_bytes).await
     }
 
+    /// Says where a new subscription starts in the compacted view: its cursor can only stand in the log.
+    pub(super) fn place_in_view(&self, subscription: &Subscription, request: &SubscribeRequest) {
+        let position = match (request.durable, request.initial, request.start_message_id) {
+            (true, InitialCursor::Earliest, _) => Position::EARLIEST,
+            (false, _, Some((position, _))) => position,
+            (true, InitialCursor::Latest, _) | (false, _, None) => Position::LATEST,
+        };
+        subscription.start_in_view(position);
+    }
+
     /// The last message for a consumer of the compacted view: the view's, if nothing newer is in the log.
     pub(super) async fn last_compacted(&self, last: LastMessage) -> Result<LastMessage, TopicError> {
         if !self.is_compacted(last.position) {
@@ -169,11 +179,27 @@ impl PersistentTopic {
 }
 
 impl Subscription {
-    /// Where dispatch starts over. For the compacted view that is its beginning, as long as nothing of the log is acked.
+    /// Where dispatch starts over. For the compacted view that is where it was asked to start, as long as nothing was
+    /// acked since; what is known of a cursor from an earlier life is whether anything was ever acked.
     pub(super) fn start(&self, topic: &PersistentTopic) -> Position {
         let start = self.cursor.read_start();
-        let compacted = self.compacted.load(Ordering::Relaxed);
-        if compacted && start <= topic.log.first_position() { Position::EARLIEST } else { start }
+        if !self.compacted.load(Ordering::Relaxed) {
+            return start;
+        }
+        let mark_delete = self.cursor.mark_delete();
+        match self.view_start.lock().as_deref() {
+            Some((asked, then)) if *then == mark_delete => *asked,
+            Some(_) => start,
+            None if mark_delete.entry_id == EntryId::NONE && start <= topic.log.first_position() => Position::EARLIEST,
+            None => start,
+        }
+    }
+
+    /// The next consumer starts there if it reads the compacted view; the cursor was just moved as near as it can.
+    pub(super) fn start_in_view(&self, asked: Position) {
+        let is_end = asked.ledger_id == Position::LATEST.ledger_id;
+        let asked = if is_end { self.cursor.read_start() } else { asked };
+        *self.view_start.lock() = Some(Box::new((asked, self.cursor.mark_delete())));
     }
 
     /// Positions before it can't be acked: they are in the compacted view only.

@@ -40,7 +40,11 @@ impl PersistentTopic {
         self.check_subscribe(&request, &limits)?;
         loop {
             self.refuse_if_closed()?;
+            let is_new = request.read_compacted && self.subscription(&request.subscription).is_none();
             let subscription = self.find_or_create(&request).await?;
+            if is_new {
+                self.place_in_view(&subscription, &request);
+            }
             if request.start_rollback_s > 0 {
                 self.roll_back(&subscription, request.start_rollback_s).await;
             }

@@ -6,6 +6,7 @@ use super::subscription::Subscription;
 use crate::api::{ConsumerKey, SeekTo, TopicError, TopicErrorKind};
 use meridian_types::Position;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Where a move ends: the first entry to deliver, and what of it is unacked if it is a batch.
 struct Target {
@@ -82,8 +83,18 @@ impl PersistentTopic {
     }
 
     async fn reset_cursor(&self, subscription: &Subscription, to: SeekTo) -> Result<(), TopicError> {
+        let asked = match &to {
+            SeekTo::Position(position, _) => Some(*position),
+            SeekTo::PublishTime(_) => None,
+        };
         let target = self.resolve(to).await?;
-        Ok(subscription.cursor.reset(target.position, target.batch_set).await?)
+        subscription.cursor.reset(target.position, target.batch_set).await?;
+        if subscription.compacted.load(Ordering::Relaxed) {
+            // A time before everything kept is before the compacted view, too.
+            let is_first = target.position == self.log.first_position();
+            subscription.start_in_view(asked.unwrap_or(if is_first { Position::EARLIEST } else { target.position }));
+        }
+        Ok(())
     }
 
     async fn resolve(&self, to: SeekTo) -> Result<Target, TopicError> {

@@ -100,6 +100,8 @@ pub(super) struct Subscription {
     pub(super) durable: bool,
     /// Its consumers read the compacted view.
     pub(super) compacted: AtomicBool,
+    /// Where they start in it, and the mark-delete for which that holds.
+    pub(super) view_start: Mutex<Option<Box<(Position, Position)>>>,
     /// In the topic's list of those to call when something is confirmed.
     pub(super) listed: AtomicBool,
     pub(super) state: Mutex<State>,
@@ -113,6 +115,7 @@ impl Subscription {
             cursor,
             durable,
             compacted: AtomicBool::new(false),
+            view_start: Mutex::new(None),
             listed: AtomicBool::new(false),
             state: Mutex::new(State {
                 active: None,
