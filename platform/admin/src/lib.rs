@@ -1,56 +1,71 @@
-//! The admin REST API and the metrics endpoint, over the same door as sessions.
+//! The Pulsar admin REST API, look-ups over HTTP and the metrics page, over the broker's service and the same door.
 //!
-//! Failure: a refusal is `{"reason": …}` with Pulsar's status code.
-//! Must never know: frames, ledgers.
+//! Role: requests in, the door asked, the service or the registry called, JSON out, with the statuses and the
+//! `{"reason": …}` texts that Pulsar's command line tools and libraries look for.
+//! Invariants: A1 no route but the metrics and status pages is answered before the caller is known; A2 every handler asks
+//! the door before it looks at anything; A3 a request has bounds: size of head and body, time, number of connections.
+//! Failure: every refusal is an [`AdminError`]; a bad request never ends the process.
+//! Must never know: frames, ledgers, bookies, the metadata store.
 #![forbid(unsafe_code)]
 
-use meridian_broker::BrokerService;
-use meridian_settings::Settings;
-use prometheus::Registry;
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+mod auth;
+mod broker_stats;
+mod brokers;
+mod call;
+mod clusters;
+mod error;
+mod headers;
+mod listener;
+mod lookup;
+mod metrics;
+mod namespaces;
+mod policy_table;
+mod reply;
+mod schemas;
+mod state;
+mod tenants;
+mod topics;
 
-/// What every request is answered from.
-#[derive(Clone)]
-pub struct AdminState {
-    service: Arc<BrokerService>,
+pub use error::AdminError;
+pub use listener::{WebListener, serve};
+pub use state::AdminState;
+
+use crate::call::Call;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::middleware;
+use axum::routing::get;
+
+/// Largest body of a request: room for a schema of 1 MiB with every character escaped.
+const MAX_BODY_BYTES: usize = 8 << 20;
+
+type Answer = Result<reply::Reply, AdminError>;
+
+/// All routes.
+pub fn router(state: AdminState) -> Router {
+    let guarded = Router::new()
+        .merge(tenants::routes())
+        .merge(clusters::routes())
+        .merge(brokers::routes())
+        .merge(broker_stats::routes())
+        .merge(namespaces::routes())
+        .merge(topics::routes())
+        .merge(schemas::routes())
+        .merge(lookup::routes())
+        .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));
+    Router::new()
+        .merge(guarded)
+        .route("/metrics", get(metrics::page))
+        .route("/metrics/", get(metrics::page))
+        .route("/status.html", get(|| async { "OK" }))
+        .fallback(|| async { AdminError::new(StatusCode::NOT_FOUND, "HTTP 404 Not Found") })
+        .method_not_allowed_fallback(|| async {
+            AdminError::new(StatusCode::METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
+        })
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(state)
 }
 
-impl AdminState {
-    /// Over a broker; `settings` are shown by `brokers/configuration`, `metrics` are those of the floors below.
-    pub fn new(service: Arc<BrokerService>, _settings: Settings, _metrics: Registry) -> Self {
-        Self { service }
-    }
-}
-
-/// A bound web port.
-pub struct WebListener(tokio::net::TcpListener);
-
-impl WebListener {
-    /// Binds a port; with `tls` every connection begins with a handshake.
-    ///
-    /// # Errors
-    /// [`io::Error`] if the address can't be bound.
-    pub fn bind(address: SocketAddr, _tls: Option<Arc<rustls::ServerConfig>>) -> io::Result<Self> {
-        let socket = std::net::TcpListener::bind(address)?;
-        socket.set_nonblocking(true)?;
-        Ok(Self(tokio::net::TcpListener::from_std(socket)?))
-    }
-
-    /// The bound address.
-    ///
-    /// # Errors
-    /// [`io::Error`] of the system.
-    pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-
-    /// Serves requests until dropped.
-    pub async fn run(self, state: AdminState) {
-        let metrics = axum::routing::get(move || async move { state.service.metrics_text() });
-        if let Err(error) = axum::serve(self.0, axum::Router::new().route("/metrics", metrics)).await {
-            tracing::warn!(%error, "the web port ended");
-        }
-    }
-}
+/// What every handler is given.
+type Given = State<AdminState>;

@@ -143,6 +143,11 @@ impl Settings {
         &self.values[key as usize]
     }
 
+    /// All values as text, in the order of [`TABLE`].
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(String::as_str)
+    }
+
     /// The value, or `None` if it is empty.
     pub fn optional(&self, key: Key) -> Option<&str> {
         Some(self.text(key)).filter(|value| !value.is_empty())

@@ -1,0 +1,78 @@
+//! Who asks: from headers and certificates to a principal, before any handler runs (A1).
+
+use crate::error::AdminError;
+use crate::listener::PeerCertificates;
+use crate::state::AdminState;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use meridian_broker::access::Principal;
+
+/// Role of the client, from a proxy.
+const ORIGINAL_PRINCIPAL: &str = "x-original-principal";
+
+/// Credentials as a request shows them.
+struct Shown {
+    method: &'static str,
+    data: Vec<u8>,
+}
+
+fn shown(headers: &HeaderMap) -> Shown {
+    let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match text.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => {
+            Shown { method: "token", data: token.trim().as_bytes().to_vec() }
+        }
+        // What does not decode is a wrong password.
+        Some((scheme, pair)) if scheme.eq_ignore_ascii_case("basic") => {
+            Shown { method: "basic", data: STANDARD.decode(pair.trim()).unwrap_or_default() }
+        }
+        _ => Shown { method: "none", data: Vec::new() },
+    }
+}
+
+/// Lets a request in with its principal, or answers 401.
+pub async fn authenticate(State(state): State<AdminState>, mut request: Request, next: Next) -> Result<Response, AdminError> {
+    let principal = principal(&state, &request)?;
+    request.extensions_mut().insert(principal);
+    Ok(next.run(request).await)
+}
+
+fn principal(state: &AdminState, request: &Request) -> Result<Principal, AdminError> {
+    let access = state.service.access();
+    let Some(identity) = &access.identity else { return Ok(Principal::nobody()) };
+    let certificates = request.extensions().get::<PeerCertificates>().map(|shown| shown.0.as_slice());
+    let mut shown = shown(request.headers());
+    if shown.method == "none" && certificates.is_some_and(|chain| !chain.is_empty()) && identity.offers("tls") {
+        shown.method = "tls";
+    }
+    let original = request.headers().get(ORIGINAL_PRINCIPAL).and_then(|value| value.to_str().ok());
+    access.authenticate(shown.method, &shown.data, certificates, original.map(str::to_owned)).map_err(|error| {
+        tracing::debug!(%error, path = request.uri().path(), "a request was not authenticated");
+        AdminError::new(StatusCode::UNAUTHORIZED, "Authentication required")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn credentials_are_taken_from_the_header() {
+        let of = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_static(value));
+            let shown = shown(&headers);
+            (shown.method, String::from_utf8(shown.data).unwrap())
+        };
+        assert_eq!(of("Bearer abc"), ("token", "abc".to_owned()));
+        assert_eq!(of("Basic YWRtaW46cHc="), ("basic", "admin:pw".to_owned()));
+        assert_eq!(of("basic !"), ("basic", String::new()));
+        assert_eq!(of("Digest x"), ("none", String::new()));
+        assert_eq!(shown(&HeaderMap::new()).method, "none");
+    }
+}

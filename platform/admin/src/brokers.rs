@@ -1,0 +1,127 @@
+//! Brokers: health, who leads, settings.
+
+use crate::call::{Call, decode_percent};
+use crate::error::AdminError;
+use crate::lookup::broker_id;
+use crate::reply::Reply;
+use crate::state::AdminState;
+use crate::{Answer, Given};
+use axum::Router;
+use axum::extract::State;
+use axum::routing::{get, post};
+use meridian_settings::{Kind, TABLE};
+use serde_json::{Map, Value, json};
+
+pub fn routes() -> Router<AdminState> {
+    Router::new()
+        .route("/admin/v2/brokers", get(list))
+        .route("/admin/v2/brokers/health", get(health))
+        .route("/admin/v2/brokers/ready", get(health))
+        .route("/admin/v2/brokers/version", get(version))
+        .route("/admin/v2/brokers/leaderBroker", get(leader))
+        .route("/admin/v2/brokers/internal-configuration", get(internal))
+        .route("/admin/v2/brokers/configuration", get(names))
+        .route("/admin/v2/brokers/configuration/runtime", get(runtime))
+        .route("/admin/v2/brokers/configuration/values", get(values))
+        .route("/admin/v2/brokers/configuration/{key}", axum::routing::delete(reset))
+        .route("/admin/v2/brokers/configuration/{key}/{*value}", post(update))
+        .route("/admin/v2/brokers/{cluster}", get(of_cluster))
+        .route("/admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", get(owned))
+}
+
+async fn list(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    Ok(Reply::json(&[broker_id(&state)]))
+}
+
+async fn of_cluster(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    require_cluster(&state, &call)?;
+    Ok(Reply::json(&[broker_id(&state)]))
+}
+
+fn require_cluster(state: &AdminState, call: &Call) -> Result<(), AdminError> {
+    match state.registry().cluster(call.param("cluster")) {
+        Some(_) if call.param("cluster") == state.service.config().cluster => Ok(()),
+        Some(_) => Err(AdminError::not_found("the brokers of another cluster are listed there")),
+        None => Err(AdminError::not_found(format!("Cluster does not exist: cluster={}", call.param("cluster")))),
+    }
+}
+
+async fn owned(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    require_cluster(&state, &call)?;
+    let mut owned = Map::new();
+    for topic in state.service.loaded_topics() {
+        let name = topic.name();
+        if let Some(range) = crate::lookup::bundle_of(&state, name) {
+            let status = json!({ "broker_assignment": "shared", "is_controlled": false, "is_active": true });
+            owned.insert(format!("{}/{range}", name.namespace()), status);
+        }
+    }
+    Ok(Reply::json(&owned))
+}
+
+async fn health(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    state.service.health().await?;
+    Ok(Reply::text("ok"))
+}
+
+async fn version(State(state): Given, _call: Call) -> Answer {
+    Ok(Reply::text(state.service.config().version.clone()))
+}
+
+async fn leader(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    let url = state.service.config().web_url.clone().or_else(|| state.service.config().web_url_tls.clone());
+    Ok(Reply::json(&json!({ "serviceUrl": url, "brokerId": broker_id(&state) })))
+}
+
+async fn internal(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    Ok(Reply::json(&json!({ "metadataStoreUrl": "", "configurationMetadataStoreUrl": "", "ledgersRootPath": "" })))
+}
+
+/// Settings that can change without a restart: none yet.
+async fn names(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    Ok(Reply::json(&Value::Array(Vec::new())))
+}
+
+async fn values(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    Ok(Reply::json(&Map::new()))
+}
+
+async fn runtime(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    let shown = |setting: &meridian_settings::Setting, value: &str| match setting.kind {
+        Kind::Secret if !value.is_empty() => Value::from("(not shown)"),
+        _ => Value::from(value),
+    };
+    let rows: Map<String, Value> = TABLE
+        .iter()
+        .zip(state.settings.texts())
+        .map(|(setting, value)| (setting.name.to_owned(), shown(setting, value)))
+        .collect();
+    Ok(Reply::json(&rows))
+}
+
+/// 412 in either case: a key that nobody knows, or one that is read at the start only.
+fn refuse_change(key: &str) -> AdminError {
+    match TABLE.iter().any(|setting| setting.name == key) {
+        true => AdminError::invalid(format!("{key} is read at the start only: change it in the configuration file")),
+        false => AdminError::invalid(format!("Can't update non-dynamic configuration: {key}")),
+    }
+}
+
+async fn update(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    Err(refuse_change(&decode_percent(call.param("key"))))
+}
+
+async fn reset(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    Err(refuse_change(&decode_percent(call.param("key"))))
+}

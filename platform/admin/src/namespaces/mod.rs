@@ -1,0 +1,183 @@
+//! Namespaces: creating, deleting, listing, and what is done to all their topics.
+
+mod permissions;
+mod policies;
+
+pub use policies::{check_persistence, check_retention, put_quota, quota_kind};
+
+use crate::call::Call;
+use crate::error::AdminError;
+use crate::reply::Reply;
+use crate::state::AdminState;
+use crate::{Answer, Given};
+use axum::Router;
+use axum::extract::State;
+use axum::routing::{get, post, put};
+use meridian_broker::ListDomain;
+use meridian_broker::service::is_system_topic;
+use meridian_door::{Action, Scope};
+use meridian_policy::Policies;
+use meridian_topic::TopicErrorKind;
+use meridian_types::{NamespaceName, TopicName};
+
+const PATH: &str = "/admin/v2/namespaces/{tenant}/{namespace}";
+
+pub fn routes() -> Router<AdminState> {
+    let under = |rest: &str| format!("{PATH}{rest}");
+    Router::new()
+        .route("/admin/v2/namespaces/{tenant}", get(list))
+        .route(PATH, get(show).put(create).delete(delete))
+        .route(&under("/topics"), get(topics))
+        .route(&under("/unload"), put(unload))
+        .route(&under("/{bundle}/unload"), put(unload))
+        .route(&under("/clearBacklog"), post(clear_backlog))
+        .route(&under("/clearBacklog/{subscription}"), post(clear_backlog))
+        .route(&under("/{bundle}/clearBacklog"), post(clear_backlog))
+        .route(&under("/{bundle}/clearBacklog/{subscription}"), post(clear_backlog))
+        .route(&under("/unsubscribe/{subscription}"), post(unsubscribe))
+        .route(&under("/{bundle}/unsubscribe/{subscription}"), post(unsubscribe))
+        .route(&under("/bundles"), get(bundles))
+        .merge(permissions::routes())
+        .merge(policies::routes())
+}
+
+async fn list(State(state): Given, call: Call) -> Answer {
+    let tenant = call.param("tenant");
+    state.allow(&call, Action::Administer, &Scope::Tenant(tenant))?;
+    let namespaces = state.registry().namespaces(tenant);
+    let namespaces = namespaces.ok_or_else(|| AdminError::not_found("Tenant does not exist"))?;
+    Ok(Reply::json(&namespaces.iter().map(NamespaceName::as_str).collect::<Vec<_>>()))
+}
+
+async fn show(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    match state.registry().namespace(&namespace) {
+        Some(policies) => Ok(Reply::json(&*policies)),
+        None => Err(AdminError::not_found("Namespace does not exist")),
+    }
+}
+
+async fn create(State(state): Given, call: Call) -> Answer {
+    let namespace = call.namespace()?;
+    state.allow(&call, Action::Administer, &Scope::Tenant(namespace.tenant()))?;
+    let mut policies = call.json::<Policies>()?;
+    policies.deleted = false;
+    state.registry().create_namespace(&namespace, policies).await?;
+    tracing::info!(%namespace, by = call.principal.acting(), "namespace created");
+    Ok(Reply::done())
+}
+
+async fn delete(State(state): Given, call: Call) -> Answer {
+    let namespace = call.namespace()?;
+    state.allow(&call, Action::Administer, &Scope::Tenant(namespace.tenant()))?;
+    state.require_namespace(&namespace)?;
+    state.service.delete_namespace(&namespace, call.flag("force")).await?;
+    tracing::info!(%namespace, by = call.principal.acting(), force = call.flag("force"), "namespace deleted");
+    Ok(Reply::done())
+}
+
+async fn topics(State(state): Given, call: Call) -> Answer {
+    let namespace = call.namespace()?;
+    state.allow(&call, Action::Lookup, &Scope::Namespace(&namespace))?;
+    state.require_namespace(&namespace)?;
+    let domain = match call.query("mode") {
+        None | Some("PERSISTENT") => ListDomain::Persistent,
+        Some("NON_PERSISTENT") => ListDomain::NonPersistent,
+        Some(_) => ListDomain::All,
+    };
+    let topics = listed(&state, &namespace, domain, call.flag("includeSystemTopic")).await?;
+    Ok(Reply::json(&topics.iter().map(TopicName::as_str).collect::<Vec<_>>()))
+}
+
+/// Topics of a namespace, in order; a partitioned one by its partitions.
+pub async fn listed(
+    state: &AdminState,
+    namespace: &NamespaceName,
+    domain: ListDomain,
+    with_system: bool,
+) -> Result<Vec<TopicName>, AdminError> {
+    let mut topics = state.service.list_topics(namespace, domain).await?;
+    topics.retain(|topic| with_system || !is_system_topic(topic));
+    Ok(topics)
+}
+
+async fn bundles(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    let policies = state.registry().namespace(&namespace);
+    Ok(Reply::json(&policies.and_then(|policies| policies.bundles.clone())))
+}
+
+/// 412 unless the path names no bundle or one of the namespace's.
+fn check_bundle(state: &AdminState, call: &Call, namespace: &NamespaceName) -> Result<(), AdminError> {
+    let bundle = call.param("bundle");
+    let policies = state.registry().namespace(namespace);
+    let boundaries = policies.as_ref().and_then(|policies| policies.bundles.as_ref()).map(|bundles| &bundles.boundaries);
+    let known = |boundaries: &Vec<String>| {
+        boundaries.windows(2).any(|pair| bundle == format!("{}_{}", pair[0], pair[1]))
+            || bundle == "0x00000000_0xffffffff"
+    };
+    if bundle.is_empty() || boundaries.is_some_and(known) {
+        return Ok(());
+    }
+    Err(AdminError::invalid("Failed to find existing bundle: bundle range does not exist"))
+}
+
+/// Loaded topics of the namespace, and of the bundle if the path names one.
+fn touched(state: &AdminState, call: &Call, namespace: &NamespaceName) -> Vec<TopicName> {
+    let bundle = call.param("bundle");
+    let names = state.service.loaded_topics().into_iter().map(|topic| topic.name().clone());
+    let within = |name: &TopicName| {
+        bundle.is_empty()
+            || bundle == "0x00000000_0xffffffff"
+            || crate::lookup::bundle_of(state, name).as_deref() == Some(bundle)
+    };
+    names.filter(|name| name.namespace() == *namespace && within(name)).collect()
+}
+
+async fn unload(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    check_bundle(&state, &call, &namespace)?;
+    if call.param("bundle").is_empty() {
+        state.service.unload_namespace(&namespace).await?;
+        return Ok(Reply::done());
+    }
+    for topic in touched(&state, &call, &namespace) {
+        state.service.unload_topic(&topic).await?;
+    }
+    Ok(Reply::done())
+}
+
+/// Skips everything, on all subscriptions or on one, wherever it exists.
+async fn clear_backlog(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    check_bundle(&state, &call, &namespace)?;
+    let wanted = call.name("subscription");
+    for topic in state.service.list_topics(&namespace, ListDomain::Persistent).await? {
+        let bundle = call.param("bundle");
+        let elsewhere = crate::lookup::bundle_of(&state, &topic).is_none_or(|range| range != bundle);
+        if is_system_topic(&topic) || (!bundle.is_empty() && bundle != "0x00000000_0xffffffff" && elsewhere) {
+            continue;
+        }
+        let handle = state.load(&topic).await?;
+        let subscriptions = handle.stats().subscriptions.into_iter().map(|subscription| subscription.name);
+        for name in subscriptions.filter(|name| wanted.is_empty() || *name == wanted) {
+            handle.skip(name, None).await?;
+        }
+    }
+    Ok(Reply::done())
+}
+
+async fn unsubscribe(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    check_bundle(&state, &call, &namespace)?;
+    let name = call.name("subscription");
+    for topic in touched(&state, &call, &namespace) {
+        let handle = state.load(&topic).await?;
+        match handle.delete_subscription(name.clone(), false).await {
+            Ok(()) => {}
+            Err(error) if error.kind == TopicErrorKind::SubscriptionNotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Reply::done())
+}

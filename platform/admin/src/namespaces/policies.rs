@@ -1,0 +1,291 @@
+//! Policies of namespaces: one row each.
+
+use super::PATH;
+use crate::call::Call;
+use crate::error::AdminError;
+use crate::policy_table::{Input, Row, count, field, rate, shown};
+use crate::reply::Reply;
+use crate::state::AdminState;
+use crate::{Answer, Given};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use axum::routing::get;
+use meridian_policy::{
+    AutoTopicCreationOverride, BacklogQuota, BacklogQuotaKind, Persistence, Policies, Retention, SchemaCompatibility,
+    SubscriptionAuthMode,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+const TABLE: &[Row<Policies>] = &[
+    count!("messageTTL", message_ttl_in_seconds, "Invalid value for message TTL"),
+    count!(
+        "subscriptionExpirationTime",
+        subscription_expiration_time_minutes,
+        "Invalid value for subscription expiration time"
+    ),
+    count!("maxProducersPerTopic", max_producers_per_topic, "maxProducersPerTopic must be 0 or more"),
+    count!("maxConsumersPerTopic", max_consumers_per_topic, "maxConsumersPerTopic must be 0 or more"),
+    count!(
+        "maxConsumersPerSubscription",
+        max_consumers_per_subscription,
+        "maxConsumersPerSubscription must be 0 or more"
+    ),
+    count!("maxSubscriptionsPerTopic", max_subscriptions_per_topic, "maxSubscriptionsPerTopic must be 0 or more"),
+    count!("maxTopicsPerNamespace", max_topics_per_namespace, "maxTopicsPerNamespace must be 0 or more"),
+    count!(
+        "maxUnackedMessagesPerConsumer",
+        max_unacked_messages_per_consumer,
+        "maxUnackedMessagesPerConsumer must be 0 or more"
+    ),
+    count!(
+        "maxUnackedMessagesPerSubscription",
+        max_unacked_messages_per_subscription,
+        "maxUnackedMessagesPerSubscription must be 0 or more"
+    ),
+    count!(
+        "deduplicationSnapshotInterval",
+        deduplication_snapshot_interval_seconds,
+        "deduplicationSnapshotInterval must be 0 or more"
+    ),
+    field!("deduplication", deduplication_enabled),
+    field!("encryptionRequired", encryption_required),
+    field!("delayedDelivery", delayed_delivery_policies),
+    field!("inactiveTopicPolicies", inactive_topic_policies),
+    field!("schemaValidationEnforced", schema_validation_enforced),
+    field!("autoSubscriptionCreation", auto_subscription_creation_override),
+    field!("subscriptionTypesEnabled", subscription_types_enabled),
+    field!("entryFilters", entry_filters),
+    field!("resourcegroup", resource_group_name),
+    field!("antiAffinity", anti_affinity_group),
+    field!("properties", properties).put(),
+    field!("offloadPolicies", offload_policies),
+    field!("offloadDeletionLagMs", offload_deletion_lag_ms).put(),
+    field!("offloadThreshold", offload_threshold).put().removed_by(|policies, _| policies.offload_threshold = -1),
+    field!("offloadThresholdInSeconds", offload_threshold_in_seconds)
+        .put()
+        .answering(StatusCode::OK)
+        .removed_by(|policies, _| policies.offload_threshold_in_seconds = -1),
+    field!("schemaAutoUpdateCompatibilityStrategy", schema_auto_update_compatibility_strategy).put(),
+    field!("replication", replication_clusters).answering(StatusCode::OK),
+    field!("allowedClusters", allowed_clusters),
+    rate!("dispatchRate", topic_dispatch_rate),
+    rate!("subscriptionDispatchRate", subscription_dispatch_rate),
+    rate!("replicatorDispatchRate", replicator_dispatch_rate),
+    rate!("subscribeRate", cluster_subscribe_rate),
+    rate!("publishRate", publish_max_message_rate),
+    Row::new("isAllowAutoUpdateSchema", |policies, _| shown(&policies.is_allow_auto_update_schema.unwrap_or(true)), |policies, input| {
+        policies.is_allow_auto_update_schema = input.parse()?;
+        Ok(())
+    }),
+    Row::new("subscriptionAuthMode", |policies, _| shown(&policies.subscription_auth_mode), |policies, input| {
+        policies.subscription_auth_mode = input.parse::<Option<SubscriptionAuthMode>>()?.unwrap_or_default();
+        Ok(())
+    }),
+    Row::new("schemaCompatibilityStrategy", |policies, _| shown(&policies.schema_compatibility_strategy), |policies, input| {
+        policies.schema_compatibility_strategy = input.parse::<Option<SchemaCompatibility>>()?.unwrap_or_default();
+        Ok(())
+    })
+    .put(),
+    Row::new("compactionThreshold", |policies, _| shown(&policies.compaction_threshold), |policies, input| {
+        let threshold: Option<i64> = input.parse()?;
+        if threshold.is_some_and(|bytes| bytes < 0) {
+            return Err(AdminError::invalid("Invalid value for compaction threshold"));
+        }
+        policies.compaction_threshold = threshold;
+        Ok(())
+    })
+    .put()
+    .removed_by(|policies, _| policies.compaction_threshold = None),
+    Row::new("autoTopicCreation", |policies, _| shown(&policies.auto_topic_creation_override), |policies, input| {
+        let given: Option<AutoTopicCreationOverride> = input.parse()?;
+        given.iter().try_for_each(check_auto_topic_creation)?;
+        policies.auto_topic_creation_override = given;
+        Ok(())
+    })
+    .removed_by(|policies, _| policies.auto_topic_creation_override = None),
+    Row::new("retention", |policies, _| shown(&policies.retention_policies), |policies, input| {
+        let retention: Option<Retention> = input.parse()?;
+        if let Some(retention) = &retention {
+            check_retention(retention, policies.backlog_quota_map.values())?;
+        }
+        policies.retention_policies = retention;
+        Ok(())
+    })
+    .removed_by(|policies, _| policies.retention_policies = None),
+    Row::new("persistence", |policies, _| shown(&policies.persistence), |policies, input| {
+        let persistence: Option<Persistence> = input.parse()?;
+        persistence.iter().try_for_each(check_persistence)?;
+        policies.persistence = persistence;
+        Ok(())
+    })
+    .removed_by(|policies, _| policies.persistence = None),
+];
+
+fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), AdminError> {
+    let invalid = |text: &str| Err(AdminError::invalid(format!("Invalid configuration for autoTopicCreationOverride. {text}")));
+    match (given.allow_auto_topic_creation, given.topic_type.as_deref(), given.default_num_partitions) {
+        (false, ..) => Ok(()),
+        (true, Some("partitioned"), Some(count)) if count > 0 => Ok(()),
+        (true, Some("partitioned"), _) => invalid("[defaultNumPartitions] cannot be less than 1 for partition type."),
+        (true, None | Some("non-partitioned"), None | Some(0)) => Ok(()),
+        (true, Some("non-partitioned"), Some(_)) => invalid("[numPartitions] is not allowed for non-partitioned type."),
+        (true, ..) => invalid("Unknown topic type [topicType]"),
+    }
+}
+
+/// Retention has room for every quota.
+pub fn check_retention<'a>(
+    retention: &Retention,
+    mut quotas: impl Iterator<Item = &'a BacklogQuota>,
+) -> Result<(), AdminError> {
+    retention.check()?;
+    let fits = quotas.try_for_each(|quota| retention.check_against(quota));
+    fits.map_err(|_| AdminError::invalid("Retention Quota must exceed configured backlog quota for namespace."))
+}
+
+/// 400 unless the quorums fit.
+pub fn check_persistence(persistence: &Persistence) -> Result<(), AdminError> {
+    persistence.check().map_err(|error| AdminError::bad_request(error.to_string()))
+}
+
+pub fn routes() -> Router<AdminState> {
+    let under = |rest: &str| format!("{PATH}{rest}");
+    Router::new()
+        .route(&under("/{policy}"), get(read).post(write).put(write).delete(remove))
+        .route(&under("/backlogQuotaMap"), get(quotas))
+        .route(&under("/backlogQuota"), axum::routing::post(set_quota).delete(remove_quota))
+        .route(&under("/removeOffloadPolicies"), axum::routing::delete(remove_offload))
+        .route(&under("/property/{key}/{value}"), axum::routing::put(set_property))
+        .route(&under("/property/{key}"), get(property).delete(remove_property))
+}
+
+fn row(call: &Call) -> Result<&'static Row<Policies>, AdminError> {
+    let name = call.param("policy");
+    TABLE.iter().find(|row| row.name == name).ok_or_else(|| AdminError::not_found("HTTP 404 Not Found"))
+}
+
+async fn read(State(state): Given, call: Call) -> Answer {
+    let row = row(&call)?;
+    let namespace = state.administered_namespace(&call)?;
+    let policies = state.registry().namespace(&namespace).unwrap_or_default();
+    Ok(Reply::setting(&(row.read)(&policies, &state.service.config().cluster)))
+}
+
+async fn write(State(state): Given, method: Method, call: Call) -> Answer {
+    let row = row(&call)?;
+    if (method == Method::PUT) != row.by_put {
+        return Err(AdminError::not_allowed("HTTP 405 Method Not Allowed"));
+    }
+    let input = Input { value: call.value()?, cluster: &state.service.config().cluster };
+    change(&state, &call, row.name, |policies| (row.write)(policies, &input)).await?;
+    Ok(Reply::empty(row.set_status))
+}
+
+async fn remove(State(state): Given, call: Call) -> Answer {
+    let row = row(&call)?;
+    let remove = row.remove.ok_or_else(|| AdminError::not_allowed("HTTP 405 Method Not Allowed"))?;
+    let cluster = &state.service.config().cluster;
+    change(&state, &call, row.name, |policies| {
+        remove(policies, cluster);
+        Ok(())
+    })
+    .await
+}
+
+/// Changes a namespace's policies, with a line in the log.
+async fn change(
+    state: &AdminState,
+    call: &Call,
+    what: &str,
+    change: impl FnMut(&mut Policies) -> Result<(), AdminError>,
+) -> Answer {
+    let namespace = state.administered_namespace(call)?;
+    state.registry().update_namespace(&namespace, change).await?;
+    tracing::info!(%namespace, policy = what, by = call.principal.acting(), "policy of a namespace changed");
+    Ok(Reply::done())
+}
+
+/// Which quota a request means; by size unless it says otherwise.
+pub fn quota_kind(call: &Call) -> Result<BacklogQuotaKind, AdminError> {
+    match call.query("backlogQuotaType") {
+        None => Ok(BacklogQuotaKind::DestinationStorage),
+        Some(text) => serde_json::from_value(Value::from(text))
+            .map_err(|_| AdminError::not_found(format!("backlogQuotaType {text} is not known"))),
+    }
+}
+
+async fn quotas(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    let policies = state.registry().namespace(&namespace).unwrap_or_default();
+    Ok(Reply::json(&policies.backlog_quota_map))
+}
+
+async fn set_quota(State(state): Given, call: Call) -> Answer {
+    let kind = quota_kind(&call)?;
+    let quota: Option<BacklogQuota> = call.json()?;
+    change(&state, &call, "backlogQuota", |policies| {
+        put_quota(&mut policies.backlog_quota_map, kind, quota.as_ref(), policies.retention_policies)
+    })
+    .await
+}
+
+/// Puts a quota that fits the retention; nothing unsets it.
+pub fn put_quota(
+    quotas: &mut BTreeMap<BacklogQuotaKind, BacklogQuota>,
+    kind: BacklogQuotaKind,
+    quota: Option<&BacklogQuota>,
+    retention: Option<Retention>,
+) -> Result<(), AdminError> {
+    let Some(quota) = quota else {
+        quotas.remove(&kind);
+        return Ok(());
+    };
+    let quota = quota.normalized()?;
+    let fits = retention.unwrap_or_default().check_against(&quota);
+    fits.map_err(|_| AdminError::invalid("Backlog Quota exceeds configured retention quota for namespace. Please increase retention quota and retry"))?;
+    quotas.insert(kind, quota);
+    Ok(())
+}
+
+async fn remove_quota(State(state): Given, call: Call) -> Answer {
+    let kind = quota_kind(&call)?;
+    change(&state, &call, "backlogQuota", |policies| {
+        policies.backlog_quota_map.remove(&kind);
+        Ok(())
+    })
+    .await
+}
+
+async fn remove_offload(State(state): Given, call: Call) -> Answer {
+    change(&state, &call, "offloadPolicies", |policies| {
+        policies.offload_policies = None;
+        Ok(())
+    })
+    .await
+}
+
+async fn property(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    let policies = state.registry().namespace(&namespace).unwrap_or_default();
+    Ok(policies.properties.get(&call.name("key")).map_or_else(Reply::done, |value| Reply::text(value.clone())))
+}
+
+async fn set_property(State(state): Given, call: Call) -> Answer {
+    let (key, value) = (call.name("key"), call.name("value"));
+    change(&state, &call, "properties", |policies| {
+        policies.properties.insert(key.clone(), value.clone());
+        Ok(())
+    })
+    .await
+}
+
+async fn remove_property(State(state): Given, call: Call) -> Answer {
+    let key = call.name("key");
+    change(&state, &call, "properties", |policies| {
+        policies.properties.remove(&key);
+        Ok(())
+    })
+    .await
+}

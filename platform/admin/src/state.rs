@@ -1,0 +1,124 @@
+//! What handlers share, and the questions that all of them ask.
+
+use crate::call::Call;
+use crate::error::AdminError;
+use axum::http::StatusCode;
+use meridian_broker::{BrokerError, BrokerService, Create};
+use meridian_door::{Action, Caller, Scope};
+use meridian_registry::Registry;
+use meridian_settings::Settings;
+use meridian_topic::TopicHandle;
+use meridian_types::{NamespaceName, TopicName};
+use std::sync::Arc;
+
+/// What handlers share; cheap to copy.
+#[derive(Clone)]
+pub struct AdminState {
+    /// The broker.
+    pub service: Arc<BrokerService>,
+    /// Settings as the process was started with.
+    pub settings: Arc<Settings>,
+    /// Figures of the floors below the broker.
+    pub metrics: prometheus::Registry,
+}
+
+impl AdminState {
+    /// Over a broker, with the settings to show and the figures to add to the broker's.
+    pub fn new(service: Arc<BrokerService>, settings: Settings, metrics: prometheus::Registry) -> Self {
+        Self { service, settings: Arc::new(settings), metrics }
+    }
+
+    /// Tenants, namespaces, topics.
+    pub fn registry(&self) -> &Registry {
+        self.service.registry()
+    }
+
+    /// Asks the door (A2).
+    pub fn allow(&self, call: &Call, action: Action, scope: &Scope<'_>) -> Result<(), AdminError> {
+        let principal = &call.principal;
+        let caller = Caller { role: principal.role.as_deref(), original_role: principal.original.as_deref() };
+        self.service.access().door.authorize(caller, action, scope).map_err(|denied| {
+            let status = match (action, scope) {
+                (Action::Administer, _) | (_, Scope::Namespace(_)) => StatusCode::FORBIDDEN,
+                _ => StatusCode::UNAUTHORIZED,
+            };
+            AdminError::new(status, denied.reason)
+        })
+    }
+
+    /// For super users.
+    pub fn allow_operator(&self, call: &Call) -> Result<(), AdminError> {
+        self.allow(call, Action::Operate, &Scope::Cluster)
+            .map_err(|error| AdminError::new(error.status, format!("This operation requires super-user access: {}", error.reason)))
+    }
+
+    /// The namespace of the path, for its administrators; it exists.
+    pub fn administered_namespace(&self, call: &Call) -> Result<NamespaceName, AdminError> {
+        let namespace = call.namespace()?;
+        self.allow(call, Action::Administer, &Scope::Namespace(&namespace))?;
+        self.require_namespace(&namespace)?;
+        Ok(namespace)
+    }
+
+    /// The topic of the path, if the caller may do something with it; its namespace exists.
+    pub fn topic_for(&self, call: &Call, action: Action) -> Result<TopicName, AdminError> {
+        let topic = call.topic()?;
+        self.allow(call, action, &Scope::Topic(&topic))?;
+        self.require_namespace(&topic.namespace())?;
+        Ok(topic)
+    }
+
+    /// The namespace exists.
+    pub fn require_namespace(&self, namespace: &NamespaceName) -> Result<(), AdminError> {
+        match self.registry().namespace(namespace) {
+            Some(_) => Ok(()),
+            None if self.registry().tenant(namespace.tenant()).is_none() => {
+                Err(AdminError::not_found("Tenant does not exist"))
+            }
+            None => Err(AdminError::not_found("Namespace does not exist")),
+        }
+    }
+
+    /// A topic that exists, loaded.
+    pub async fn load(&self, topic: &TopicName) -> Result<Arc<dyn TopicHandle>, AdminError> {
+        match self.service.topic(topic, Create::Never).await {
+            Err(BrokerError::TopicNotFound(_)) => Err(topic_not_found(topic)),
+            // A partition that its topic does not have, or the name of a partitioned topic.
+            Err(BrokerError::NotAllowed(_)) => Err(topic_not_found(topic)),
+            other => Ok(other?),
+        }
+    }
+
+    /// The topics that a name stands for: its partitions, or itself.
+    ///
+    /// # Errors
+    /// 404 if there is none.
+    pub async fn parts(&self, topic: &TopicName) -> Result<Vec<TopicName>, AdminError> {
+        if let Some(count) = self.registry().partitions(topic) {
+            return Ok((0..count).map(|partition| topic.with_partition(partition)).collect());
+        }
+        self.require_topic(topic).await?;
+        Ok(vec![topic.clone()])
+    }
+
+    /// The topic or partitioned topic exists.
+    pub async fn require_topic(&self, topic: &TopicName) -> Result<(), AdminError> {
+        if self.registry().partitions(topic).is_some() || self.service.topic_exists(topic).await? {
+            return Ok(());
+        }
+        Err(topic_not_found(topic))
+    }
+
+    /// The topic is no partitioned one.
+    pub fn require_unpartitioned(&self, topic: &TopicName, what: &str) -> Result<(), AdminError> {
+        match self.registry().partitions(topic) {
+            Some(_) => Err(AdminError::not_allowed(format!("{what} a partitioned topic is not allowed"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// 404 in words that tools look for.
+pub fn topic_not_found(topic: &TopicName) -> AdminError {
+    AdminError::not_found(format!("Topic {topic} not found"))
+}
