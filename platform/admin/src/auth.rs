@@ -35,7 +35,11 @@ fn shown(headers: &HeaderMap) -> Shown {
 }
 
 /// Lets a request in with its principal, or answers 401.
-pub async fn authenticate(State(state): State<AdminState>, mut request: Request, next: Next) -> Result<Response, AdminError> {
+pub async fn authenticate(
+    State(state): State<AdminState>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, AdminError> {
     let principal = principal(&state, &request)?;
     request.extensions_mut().insert(principal);
     Ok(next.run(request).await)

@@ -36,8 +36,7 @@ impl FromRequest<AdminState> for Call {
         let Query(query) = Query::from_request_parts(&mut parts, state).await.map_err(|error| bad(&error))?;
         // A1: the layer in front has put it there.
         let principal = parts.extensions.remove::<Principal>();
-        let principal =
-            principal.ok_or_else(|| AdminError::new(StatusCode::UNAUTHORIZED, "HTTP 401 Unauthorized"))?;
+        let principal = principal.ok_or_else(|| AdminError::new(StatusCode::UNAUTHORIZED, "HTTP 401 Unauthorized"))?;
         let headers = std::mem::take(&mut parts.headers);
         let request = Request::from_parts(parts, body);
         let body = Bytes::from_request(request, state)

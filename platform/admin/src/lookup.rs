@@ -26,7 +26,8 @@ async fn lookup(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Lookup)?;
     let _permit = state.service.lookup_permit()?;
     let header = call.headers.get(LISTENER_HEADER).and_then(|value| value.to_str().ok());
-    let answer = state.service.lookup(&topic, call.query("listenerName").or(header), call.flag("authoritative")).await?;
+    let answer =
+        state.service.lookup(&topic, call.query("listenerName").or(header), call.flag("authoritative")).await?;
     let broker_id = broker_id(&state);
     Ok(Reply::json(&json!({
         "brokerId": broker_id,

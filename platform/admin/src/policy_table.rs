@@ -101,10 +101,10 @@ pub fn shown(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// A row whose field holds the value as it comes.
+/// A row whose field holds the value as it comes. `Line` is the caller's kind of row.
 macro_rules! field {
     ($name:literal, $field:ident) => {
-        Row::new(
+        Line::new(
             $name,
             |policies, _| shown(&policies.$field),
             |policies, input| {
@@ -119,7 +119,7 @@ macro_rules! field {
 /// A row whose field holds a number from 0.
 macro_rules! count {
     ($name:literal, $field:ident, $refusal:literal) => {
-        Row::new(
+        Line::new(
             $name,
             |policies, _| shown(&policies.$field),
             |policies, input| {
@@ -134,7 +134,7 @@ macro_rules! count {
 /// A row whose field holds values by cluster.
 macro_rules! rate {
     ($name:literal, $field:ident) => {
-        Row::new(
+        Line::new(
             $name,
             |policies, cluster| shown(&policies.$field.get(cluster)),
             |policies, input| {

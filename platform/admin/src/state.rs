@@ -48,8 +48,9 @@ impl AdminState {
 
     /// For super users.
     pub fn allow_operator(&self, call: &Call) -> Result<(), AdminError> {
-        self.allow(call, Action::Operate, &Scope::Cluster)
-            .map_err(|error| AdminError::new(error.status, format!("This operation requires super-user access: {}", error.reason)))
+        self.allow(call, Action::Operate, &Scope::Cluster).map_err(|error| {
+            AdminError::new(error.status, format!("This operation requires super-user access: {}", error.reason))
+        })
     }
 
     /// The namespace of the path, for its administrators; it exists.

@@ -111,7 +111,8 @@ async fn bundles(State(state): Given, call: Call) -> Answer {
 fn check_bundle(state: &AdminState, call: &Call, namespace: &NamespaceName) -> Result<(), AdminError> {
     let bundle = call.param("bundle");
     let policies = state.registry().namespace(namespace);
-    let boundaries = policies.as_ref().and_then(|policies| policies.bundles.as_ref()).map(|bundles| &bundles.boundaries);
+    let boundaries =
+        policies.as_ref().and_then(|policies| policies.bundles.as_ref()).map(|bundles| &bundles.boundaries);
     let known = |boundaries: &Vec<String>| {
         boundaries.windows(2).any(|pair| bundle == format!("{}_{}", pair[0], pair[1]))
             || bundle == "0x00000000_0xffffffff"

@@ -18,7 +18,10 @@ use meridian_policy::{
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-const TABLE: &[Row<Policies>] = &[
+/// What rows here are of.
+type Line = Row<Policies>;
+
+const TABLE: &[Line] = &[
     count!("messageTTL", message_ttl_in_seconds, "Invalid value for message TTL"),
     count!(
         "subscriptionExpirationTime",
@@ -75,56 +78,85 @@ const TABLE: &[Row<Policies>] = &[
     rate!("replicatorDispatchRate", replicator_dispatch_rate),
     rate!("subscribeRate", cluster_subscribe_rate),
     rate!("publishRate", publish_max_message_rate),
-    Row::new("isAllowAutoUpdateSchema", |policies, _| shown(&policies.is_allow_auto_update_schema.unwrap_or(true)), |policies, input| {
-        policies.is_allow_auto_update_schema = input.parse()?;
-        Ok(())
-    }),
-    Row::new("subscriptionAuthMode", |policies, _| shown(&policies.subscription_auth_mode), |policies, input| {
-        policies.subscription_auth_mode = input.parse::<Option<SubscriptionAuthMode>>()?.unwrap_or_default();
-        Ok(())
-    }),
-    Row::new("schemaCompatibilityStrategy", |policies, _| shown(&policies.schema_compatibility_strategy), |policies, input| {
-        policies.schema_compatibility_strategy = input.parse::<Option<SchemaCompatibility>>()?.unwrap_or_default();
-        Ok(())
-    })
+    Line::new(
+        "isAllowAutoUpdateSchema",
+        |policies, _| shown(&policies.is_allow_auto_update_schema.unwrap_or(true)),
+        |policies, input| {
+            policies.is_allow_auto_update_schema = input.parse()?;
+            Ok(())
+        },
+    ),
+    Line::new(
+        "subscriptionAuthMode",
+        |policies, _| shown(&policies.subscription_auth_mode),
+        |policies, input| {
+            policies.subscription_auth_mode = input.parse::<Option<SubscriptionAuthMode>>()?.unwrap_or_default();
+            Ok(())
+        },
+    ),
+    Line::new(
+        "schemaCompatibilityStrategy",
+        |policies, _| shown(&policies.schema_compatibility_strategy),
+        |policies, input| {
+            policies.schema_compatibility_strategy = input.parse::<Option<SchemaCompatibility>>()?.unwrap_or_default();
+            Ok(())
+        },
+    )
     .put(),
-    Row::new("compactionThreshold", |policies, _| shown(&policies.compaction_threshold), |policies, input| {
-        let threshold: Option<i64> = input.parse()?;
-        if threshold.is_some_and(|bytes| bytes < 0) {
-            return Err(AdminError::invalid("Invalid value for compaction threshold"));
-        }
-        policies.compaction_threshold = threshold;
-        Ok(())
-    })
+    Line::new(
+        "compactionThreshold",
+        |policies, _| shown(&policies.compaction_threshold),
+        |policies, input| {
+            let threshold: Option<i64> = input.parse()?;
+            if threshold.is_some_and(|bytes| bytes < 0) {
+                return Err(AdminError::invalid("Invalid value for compaction threshold"));
+            }
+            policies.compaction_threshold = threshold;
+            Ok(())
+        },
+    )
     .put()
     .removed_by(|policies, _| policies.compaction_threshold = None),
-    Row::new("autoTopicCreation", |policies, _| shown(&policies.auto_topic_creation_override), |policies, input| {
-        let given: Option<AutoTopicCreationOverride> = input.parse()?;
-        given.iter().try_for_each(check_auto_topic_creation)?;
-        policies.auto_topic_creation_override = given;
-        Ok(())
-    })
+    Line::new(
+        "autoTopicCreation",
+        |policies, _| shown(&policies.auto_topic_creation_override),
+        |policies, input| {
+            let given: Option<AutoTopicCreationOverride> = input.parse()?;
+            given.iter().try_for_each(check_auto_topic_creation)?;
+            policies.auto_topic_creation_override = given;
+            Ok(())
+        },
+    )
     .removed_by(|policies, _| policies.auto_topic_creation_override = None),
-    Row::new("retention", |policies, _| shown(&policies.retention_policies), |policies, input| {
-        let retention: Option<Retention> = input.parse()?;
-        if let Some(retention) = &retention {
-            check_retention(retention, policies.backlog_quota_map.values())?;
-        }
-        policies.retention_policies = retention;
-        Ok(())
-    })
+    Line::new(
+        "retention",
+        |policies, _| shown(&policies.retention_policies),
+        |policies, input| {
+            let retention: Option<Retention> = input.parse()?;
+            if let Some(retention) = &retention {
+                check_retention(retention, policies.backlog_quota_map.values())?;
+            }
+            policies.retention_policies = retention;
+            Ok(())
+        },
+    )
     .removed_by(|policies, _| policies.retention_policies = None),
-    Row::new("persistence", |policies, _| shown(&policies.persistence), |policies, input| {
-        let persistence: Option<Persistence> = input.parse()?;
-        persistence.iter().try_for_each(check_persistence)?;
-        policies.persistence = persistence;
-        Ok(())
-    })
+    Line::new(
+        "persistence",
+        |policies, _| shown(&policies.persistence),
+        |policies, input| {
+            let persistence: Option<Persistence> = input.parse()?;
+            persistence.iter().try_for_each(check_persistence)?;
+            policies.persistence = persistence;
+            Ok(())
+        },
+    )
     .removed_by(|policies, _| policies.persistence = None),
 ];
 
 fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), AdminError> {
-    let invalid = |text: &str| Err(AdminError::invalid(format!("Invalid configuration for autoTopicCreationOverride. {text}")));
+    let invalid =
+        |text: &str| Err(AdminError::invalid(format!("Invalid configuration for autoTopicCreationOverride. {text}")));
     match (given.allow_auto_topic_creation, given.topic_type.as_deref(), given.default_num_partitions) {
         (false, ..) => Ok(()),
         (true, Some("partitioned"), Some(count)) if count > 0 => Ok(()),
@@ -161,7 +193,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&under("/property/{key}"), get(property).delete(remove_property))
 }
 
-fn row(call: &Call) -> Result<&'static Row<Policies>, AdminError> {
+fn row(call: &Call) -> Result<&'static Line, AdminError> {
     let name = call.param("policy");
     TABLE.iter().find(|row| row.name == name).ok_or_else(|| AdminError::not_found("HTTP 404 Not Found"))
 }
@@ -244,7 +276,11 @@ pub fn put_quota(
     };
     let quota = quota.normalized()?;
     let fits = retention.unwrap_or_default().check_against(&quota);
-    fits.map_err(|_| AdminError::invalid("Backlog Quota exceeds configured retention quota for namespace. Please increase retention quota and retry"))?;
+    fits.map_err(|_| {
+        AdminError::invalid(
+            "Backlog Quota exceeds configured retention quota for namespace. Please increase retention quota and retry",
+        )
+    })?;
     quotas.insert(kind, quota);
     Ok(())
 }

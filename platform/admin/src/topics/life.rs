@@ -118,7 +118,9 @@ async fn trim(State(state): Given, call: Call) -> Answer {
 fn require_persistent(topic: &TopicName, what: &str) -> Result<(), AdminError> {
     match topic.domain() {
         Domain::Persistent => Ok(()),
-        Domain::NonPersistent => Err(AdminError::not_allowed(format!("{what} on a non-persistent topic is not allowed"))),
+        Domain::NonPersistent => {
+            Err(AdminError::not_allowed(format!("{what} on a non-persistent topic is not allowed")))
+        }
     }
 }
 

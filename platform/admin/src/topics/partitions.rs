@@ -60,7 +60,8 @@ fn wanted(call: &Call) -> Result<PartitionedTopic, AdminError> {
 }
 
 fn of_number(number: i64) -> Result<PartitionedTopic, AdminError> {
-    let too_few = || AdminError::new(axum::http::StatusCode::NOT_ACCEPTABLE, "Number of partitions should be more than 0");
+    let too_few =
+        || AdminError::new(axum::http::StatusCode::NOT_ACCEPTABLE, "Number of partitions should be more than 0");
     let partitions = u32::try_from(number).ok().filter(|count| *count > 0).ok_or_else(too_few)?;
     Ok(PartitionedTopic { partitions, ..PartitionedTopic::default() })
 }

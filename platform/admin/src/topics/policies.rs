@@ -17,11 +17,15 @@ use meridian_policy::{
     AutoSubscriptionCreationOverride, BacklogQuota, BacklogQuotaKind, DispatchRate, EffectivePolicies, Persistence,
     PublishRate, Retention, SubscribeRate, TopicPolicies,
 };
+use meridian_settings::Key;
 use meridian_types::TopicName;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-const TABLE: &[Row<TopicPolicies>] = &[
+/// What rows here are of.
+type Line = Row<TopicPolicies>;
+
+const TABLE: &[Line] = &[
     count!("messageTTL", message_ttl_in_seconds, "Invalid value for message TTL")
         .applied_by(|all| shown(&all.message_ttl_s)),
     count!("maxProducers", max_producers, "maxProducers must be 0 or more").applied_by(|all| shown(&all.max_producers)),
@@ -86,7 +90,7 @@ const TABLE: &[Row<TopicPolicies>] = &[
         shown(&AutoSubscriptionCreationOverride { allow_auto_subscription_creation })
     }),
     field!("replication", replication_clusters).applied_by(|all| shown(&all.replication_clusters)),
-    Row::new(
+    Line::new(
         "persistence",
         |policies, _| shown(&policies.persistence),
         |policies, input| {
@@ -98,7 +102,7 @@ const TABLE: &[Row<TopicPolicies>] = &[
     )
     .removed_by(|policies, _| policies.persistence = None)
     .applied_by(|all| shown(&all.persistence)),
-    Row::new(
+    Line::new(
         "retention",
         |policies, _| shown(&policies.retention),
         |policies, input| {
@@ -134,7 +138,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&of_topic("/backlogQuota"), axum::routing::post(set_quota).delete(remove_quota))
 }
 
-fn row(call: &Call) -> Result<&'static Row<TopicPolicies>, AdminError> {
+fn row(call: &Call) -> Result<&'static Line, AdminError> {
     let name = call.param("policy");
     TABLE.iter().find(|row| row.name == name).ok_or_else(|| AdminError::not_found("HTTP 404 Not Found"))
 }
@@ -142,8 +146,10 @@ fn row(call: &Call) -> Result<&'static Row<TopicPolicies>, AdminError> {
 /// The topic of the path, which exists and may have policies.
 async fn target(state: &AdminState, call: &Call) -> Result<TopicName, AdminError> {
     let topic = state.topic_for(call, Action::Administer)?;
-    if !state.service.config().topic_level_policies {
-        return Err(AdminError::not_allowed("Topic level policies is disabled, to enable the topic level policy and retry."));
+    if !state.settings.switch(Key::TopicLevelPoliciesEnabled) {
+        return Err(AdminError::not_allowed(
+            "Topic level policies is disabled, to enable the topic level policy and retry.",
+        ));
     }
     state.require_topic(&topic).await?;
     Ok(topic)
@@ -240,6 +246,7 @@ async fn remove_quota(State(state): Given, call: Call) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn names_are_used_once() {

@@ -49,15 +49,32 @@ fn not_found(error: TopicError, topic: &TopicName, name: &str) -> AdminError {
     }
 }
 
-/// Does something to the subscription of each partition; 404 only if none of them has it.
-async fn on_each<F>(state: &AdminState, topic: &TopicName, name: &str, action: F) -> Answer
-where
-    F: AsyncFn(Arc<dyn TopicHandle>) -> Result<(), TopicError>,
-{
+/// What can be done to a subscription.
+enum Change {
+    Delete { force: bool },
+    Reset(SeekTo),
+    Skip(Option<u64>),
+    Expire { older_than_s: u64 },
+}
+
+impl Change {
+    async fn apply(&self, handle: &Arc<dyn TopicHandle>, name: &str) -> Result<(), TopicError> {
+        let name = name.to_owned();
+        match self {
+            Change::Delete { force } => handle.delete_subscription(name, *force).await,
+            Change::Reset(to) => handle.reset_subscription(name, to.clone()).await,
+            Change::Skip(entries) => handle.skip(name, *entries).await,
+            Change::Expire { older_than_s } => handle.expire(name, *older_than_s).await,
+        }
+    }
+}
+
+/// Changes the subscription of each partition; 404 only if none of them has it.
+async fn on_each(state: &AdminState, topic: &TopicName, name: &str, change: Change) -> Answer {
     let mut found = false;
     let mut missing = None;
     for part in state.parts(topic).await? {
-        match action(state.load(&part).await?).await {
+        match change.apply(&state.load(&part).await?, name).await {
             Ok(()) => found = true,
             Err(error) if error.kind == TopicErrorKind::SubscriptionNotFound => missing = Some(error),
             Err(error) => return Err(error.into()),
@@ -166,7 +183,7 @@ async fn parts_to_create(state: &AdminState, topic: &TopicName) -> Result<Vec<To
 async fn delete(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
     let force = call.flag("force");
-    let done = on_each(&state, &topic, &name, async |handle| handle.delete_subscription(name.clone(), force).await).await?;
+    let done = on_each(&state, &topic, &name, Change::Delete { force }).await?;
     tracing::info!(%topic, subscription = name, by = call.principal.acting(), force, "subscription deleted");
     Ok(done)
 }
@@ -175,25 +192,25 @@ async fn reset(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
     let to = place(&call.value()?)?;
     state.require_unpartitioned(&topic, "Reset-cursor at position on")?;
-    on_each(&state, &topic, &name, async |handle| handle.reset_subscription(name.clone(), to.clone()).await).await
+    on_each(&state, &topic, &name, Change::Reset(to)).await
 }
 
 async fn reset_to_time(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
     let to = SeekTo::PublishTime(u64::try_from(call.number("timestamp")?).unwrap_or(0));
-    on_each(&state, &topic, &name, async |handle| handle.reset_subscription(name.clone(), to.clone()).await).await
+    on_each(&state, &topic, &name, Change::Reset(to)).await
 }
 
 async fn skip(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
     let count = u64::try_from(call.number("count")?).map_err(|_| AdminError::invalid("count must be 0 or more"))?;
     state.require_unpartitioned(&topic, "Skip messages on")?;
-    on_each(&state, &topic, &name, async |handle| handle.skip(name.clone(), Some(count)).await).await
+    on_each(&state, &topic, &name, Change::Skip(Some(count))).await
 }
 
 async fn skip_all(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
-    on_each(&state, &topic, &name, async |handle| handle.skip(name.clone(), None).await).await
+    on_each(&state, &topic, &name, Change::Skip(None)).await
 }
 
 fn seconds(call: &Call) -> Result<u64, AdminError> {
@@ -203,7 +220,7 @@ fn seconds(call: &Call) -> Result<u64, AdminError> {
 async fn expire(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
     let seconds = seconds(&call)?;
-    on_each(&state, &topic, &name, async |handle| handle.expire(name.clone(), seconds).await).await
+    on_each(&state, &topic, &name, Change::Expire { older_than_s: seconds }).await
 }
 
 async fn expire_all(State(state): Given, call: Call) -> Answer {

@@ -1,0 +1,96 @@
+//! Single messages: peeking, reading by id, the last id.
+
+use super::of_topic;
+use crate::call::Call;
+use crate::error::AdminError;
+use crate::headers::message_headers;
+use crate::reply::Reply;
+use crate::state::AdminState;
+use crate::{Answer, Given};
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use meridian_door::{Action, Scope};
+use meridian_managed_ledger::LogEntry;
+use meridian_types::{Domain, Position, TopicName};
+use meridian_wire::compression::decompress;
+use meridian_wire::payload;
+use serde_json::{Value, json};
+
+/// Largest payload that is unpacked for a reader.
+const MAX_UNPACKED_BYTES: usize = 64 << 20;
+
+pub fn routes() -> Router<AdminState> {
+    Router::new()
+        .route(&of_topic("/lastMessageId"), get(last_id))
+        .route(&of_topic("/subscription/{subscription}/position/{nth}"), get(peek))
+        .route(&of_topic("/ledger/{ledger}/entry/{entry}"), get(by_id))
+}
+
+/// A message id as JSON.
+pub fn id_of(topic: &TopicName, position: Position) -> Value {
+    let partition = topic.partition().map_or(-1, i64::from);
+    json!({ "ledgerId": position.ledger_id.0, "entryId": position.entry_id.0, "partitionIndex": partition })
+}
+
+async fn last_id(State(state): Given, call: Call) -> Answer {
+    let topic = state.topic_for(&call, Action::Lookup)?;
+    if topic.domain() == Domain::NonPersistent {
+        return Err(AdminError::not_allowed("GetLastMessageId on a non-persistent topic is not allowed"));
+    }
+    state.require_unpartitioned(&topic, "GetLastMessageId on")?;
+    let handle = state.load(&topic).await?;
+    let last = handle.last_position();
+    let mut id = id_of(&topic, last);
+    // Of a batch, the last message.
+    let entry = if last.entry_id.0 >= 0 { handle.entry(last).await.unwrap_or(None) } else { None };
+    let summary = entry.as_ref().and_then(|entry| payload::summarize(&entry.payload).ok());
+    if let Some(summary) = summary.filter(|summary| summary.is_batch()) {
+        id["batchIndex"] = Value::from(i64::from(summary.messages()) - 1);
+        id["batchSize"] = Value::from(summary.messages());
+    }
+    Ok(Reply::json(&id))
+}
+
+/// Payload as bytes, metadata as headers.
+fn show(entry: LogEntry) -> Answer {
+    let damaged = |error: &dyn std::fmt::Display| {
+        AdminError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, format!("{}: {error}", entry.position))
+    };
+    let (metadata, packed) = payload::decode(&entry.payload).map_err(|error| damaged(&error))?;
+    // What is encrypted was packed before; it can only be handed on as it is.
+    let plain = if metadata.encryption_keys.is_empty() {
+        decompress(metadata.compression(), &packed, metadata.uncompressed_size() as usize, MAX_UNPACKED_BYTES)
+            .map_err(|error| damaged(&error))?
+    } else {
+        packed
+    };
+    let headers = message_headers(entry.position, &metadata, plain.len());
+    Ok(Reply::bytes(plain, headers))
+}
+
+async fn peek(State(state): Given, call: Call) -> Answer {
+    let (topic, name) = (call.topic()?, call.name("subscription"));
+    state.allow(&call, Action::Consume, &Scope::Subscription(&topic, &name))?;
+    state.require_namespace(&topic.namespace())?;
+    state.require_unpartitioned(&topic, "Peek messages on")?;
+    let nth = u64::try_from(call.number("nth")?).ok().filter(|nth| *nth > 0);
+    let nth = nth.ok_or_else(|| AdminError::invalid("the position of a message is counted from 1"))?;
+    let found = state.load(&topic).await?.peek(name.clone(), nth).await.map_err(|error| match error.kind {
+        meridian_topic::TopicErrorKind::SubscriptionNotFound => {
+            AdminError::not_found(format!("Subscription {name} not found for topic {topic}"))
+        }
+        _ => error.into(),
+    })?;
+    show(found.ok_or_else(|| AdminError::not_found("Message not found"))?)
+}
+
+async fn by_id(State(state): Given, call: Call) -> Answer {
+    let topic = state.topic_for(&call, Action::Consume)?;
+    state.require_unpartitioned(&topic, "GetMessageById on")?;
+    let position = Position::new(call.number("ledger")?, call.number("entry")?);
+    let found = state.load(&topic).await?.entry(position).await;
+    // An id from another topic or ledger is no message of this one.
+    let found = found.map_err(|_| AdminError::not_found("Message id not found"))?;
+    show(found.ok_or_else(|| AdminError::not_found("Message id not found"))?)
+}
