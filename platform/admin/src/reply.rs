@@ -26,10 +26,12 @@ impl Reply {
         Self { status, content_type: None, headers: HeaderMap::new(), body: Bytes::new() }
     }
 
-    /// 200 with JSON.
+    /// 200 with JSON; fields that are `null` are left out, as some clients read them as text.
     pub fn json(value: &impl Serialize) -> Self {
         // Values here have text keys and finite numbers, so that they always are JSON.
-        let body = serde_json::to_vec(value).unwrap_or_default();
+        let mut value = serde_json::to_value(value).unwrap_or_default();
+        drop_nulls(&mut value);
+        let body = value.to_string();
         let content_type = Some("application/json");
         Self { status: StatusCode::OK, content_type, headers: HeaderMap::new(), body: body.into() }
     }
@@ -57,6 +59,17 @@ impl Reply {
     }
 }
 
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
 impl IntoResponse for Reply {
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::from(self.body));
@@ -66,5 +79,18 @@ impl IntoResponse for Reply {
             response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_without_a_value_are_left_out() {
+        let mut value = json!({ "a": null, "b": [{ "c": null, "d": 0 }], "e": "" });
+        drop_nulls(&mut value);
+        assert_eq!(value, json!({ "b": [{ "d": 0 }], "e": "" }));
     }
 }

@@ -155,7 +155,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
     };
     tracing::info!(%topic, by = call.principal.acting(), "schema deleted");
     let version = version.and_then(|version| i64::try_from(version).ok()).unwrap_or(-1);
-    Ok(Reply::json(&json!({ "version": { "version": version } })))
+    Ok(Reply::json(&json!({ "version": version })))
 }
 
 async fn compatibility(State(state): Given, call: Call) -> Answer {

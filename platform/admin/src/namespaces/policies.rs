@@ -16,7 +16,7 @@ use meridian_policy::{
     SubscriptionAuthMode,
 };
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What rows here are of.
 type Line = Row<Policies>;
@@ -211,8 +211,23 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
         return Err(AdminError::not_allowed("HTTP 405 Method Not Allowed"));
     }
     let input = Input { value: call.value()?, cluster: &state.service.config().cluster };
+    if row.name == "replication" {
+        check_replication(&state, &input)?;
+    }
     change(&state, &call, row.name, |policies| (row.write)(policies, &input)).await?;
     Ok(Reply::empty(row.set_status))
+}
+
+/// Where a namespace is replicated to is a matter of trust: an unknown cluster is forbidden, not only wrong.
+fn check_replication(state: &AdminState, input: &Input<'_>) -> Result<(), AdminError> {
+    let names: BTreeSet<String> = input.parse()?;
+    if names.is_empty() {
+        return Err(AdminError::invalid("ClusterIds should not be null or empty"));
+    }
+    match names.iter().find(|name| state.registry().cluster(name).is_none()) {
+        Some(name) => Err(AdminError::forbidden(format!("Invalid cluster id: {name}"))),
+        None => Ok(()),
+    }
 }
 
 async fn remove(State(state): Given, call: Call) -> Answer {
