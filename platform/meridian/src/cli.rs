@@ -35,6 +35,8 @@ enum Command {
         #[command(subcommand)]
         command: tokens::TokensCommand,
     },
+    /// Put load on a region and say what it does to latency.
+    Perf(meridian_bench::perf::PerfArgs),
 }
 
 #[derive(Subcommand)]
@@ -84,6 +86,7 @@ impl Cli {
                 bookie::rebuild_index(&settings, &args.data_dir)
             }
             Command::Tokens { command } => tokens::run(command),
+            Command::Perf(args) => Ok(meridian_bench::perf::run(args)?),
         }
     }
 }
