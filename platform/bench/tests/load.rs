@@ -1,5 +1,6 @@
 //! The client and the load over a small broker made of the wire crate alone: it answers lookups, stores nothing, and can
 //! be told to stall, refuse, lose or repeat.
+#![allow(clippy::unwrap_used)]
 
 use bytes::{Bytes, BytesMut};
 use meridian_bench::cases::{self, Case, Settings};
