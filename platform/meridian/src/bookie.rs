@@ -13,8 +13,11 @@ pub fn rebuild_index(settings: &Settings, data_dir: &Path) -> Result<(), Failure
     for index in 0..settings.count(Key::Bookies).max(1) {
         let config = storage::bookie(settings, data_dir, index);
         let id = config.id.clone();
-        let report = String::new();
-        println!("{id}: {report}");
+        let report = meridian_bookie::rebuild_index(&config)?;
+        println!(
+            "{id}: {} entries of {} ledgers found in {} logs; {} damaged records, {} bytes lost",
+            report.entries, report.ledgers, report.logs, report.damaged_records, report.lost_bytes
+        );
     }
     Ok(())
 }

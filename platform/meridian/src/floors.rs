@@ -8,7 +8,7 @@ use crate::config::storage;
 use crate::standalone::metadata_dir;
 use meridian_bookie::{DiskState, LocalBookie};
 use meridian_bookie_api::Bookie;
-use meridian_ledger::{BookieDirectory, LedgerClient, LedgerConfig};
+use meridian_ledger::{BookieDirectory, LedgerClient, LedgerConfig, keys};
 use meridian_managed_ledger::{CacheSettings, ManagedLedgers};
 use meridian_metadata::{Condition, RocksStore, SharedStore};
 use meridian_settings::{Key, Settings};
@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Where cookies of bookies stand in metadata.
 const COOKIES: &str = "bookies/cookies/";
+/// Ledgers asked for in one page of a listing.
+const LISTING_PAGE: usize = 1000;
 
 /// The bookies of this process.
 pub struct Bookies {
@@ -26,8 +28,38 @@ pub struct Bookies {
 }
 
 impl Bookies {
-    /// Deletes entries of ledgers that are gone.
-    pub async fn collect_garbage(&self) {}
+    /// Whether a bookie is short of disk, so that garbage should go now.
+    pub fn short_of_disk(&self) -> bool {
+        self.all.iter().any(|bookie| bookie.disk_state() != DiskState::Writable)
+    }
+
+    /// Deletes entries of ledgers that are gone. An error leaves them for the next time.
+    pub async fn collect_garbage(&self, store: &SharedStore) {
+        for bookie in &self.all {
+            if let Err(error) = collect(bookie, store).await {
+                tracing::warn!(bookie = %bookie.id(), %error, "garbage was not collected; it will be tried again");
+            }
+        }
+    }
+}
+
+/// One bookie's garbage, judged by a complete listing of the ledgers that exist (S6).
+async fn collect(bookie: &Arc<LocalBookie>, store: &SharedStore) -> Result<(), Failure> {
+    let held = bookie.clone();
+    let mut listing = tokio::task::spawn_blocking(move || held.begin_listing()).await??;
+    let mut after: Option<String> = None;
+    loop {
+        let page = store.range(keys::RECORD_PREFIX, after.as_deref(), LISTING_PAGE).await?;
+        listing.page(page.entries.iter().filter_map(|entry| keys::ledger_of(&entry.key)));
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    let live = listing.complete()?;
+    let bookie = bookie.clone();
+    tokio::task::spawn_blocking(move || bookie.gc(&live)).await??;
+    Ok(())
 }
 
 impl BookieDirectory for Bookies {

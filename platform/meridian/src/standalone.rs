@@ -16,6 +16,7 @@ use meridian_admin::{AdminState, WebListener};
 use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory};
 use meridian_door::Door;
 use meridian_identity::{Identity, tls};
+use meridian_metadata::SharedStore;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +27,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Stack of a runtime thread: futures are boxed where they are deep, so the usual two megabytes are not needed.
 const STACK_BYTES: usize = 1 << 20;
+/// Pause between two looks whether a disk is short.
+const DISK_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs until a signal ends it.
 ///
@@ -113,7 +116,8 @@ async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Re
     let mut tasks: Vec<_> =
         ports.binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))).collect();
     tasks.extend(ports.web.into_iter().map(|listener| tokio::spawn(listener.run(admin.clone()))));
-    tasks.push(tokio::spawn(collect_garbage(floors.bookies.clone(), settings.count(Key::GcWaitTime))));
+    let garbage = collect_garbage(floors.bookies.clone(), floors.store.clone(), settings.count(Key::GcWaitTime));
+    tasks.push(tokio::spawn(garbage));
     ready::announce(settings.text(Key::ClusterName), &ports.at, begun.elapsed(), args.ready_file.as_deref())?;
 
     let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -167,13 +171,17 @@ async fn end(service: &Arc<BrokerService>, floors: &Floors) -> Result<(), Failur
     floors.close().await
 }
 
-/// Deletes entries of ledgers that are gone, every so often (S6).
-async fn collect_garbage(bookies: Arc<Bookies>, pause_ms: u64) {
-    let mut beat = tokio::time::interval(Duration::from_millis(pause_ms.max(1000)));
-    beat.tick().await;
+/// Deletes entries of ledgers that are gone, every so often (S6); at once and again while a disk is short.
+async fn collect_garbage(bookies: Arc<Bookies>, store: SharedStore, pause_ms: u64) {
+    let pause = Duration::from_millis(pause_ms.max(1000));
+    let mut beat = tokio::time::interval(DISK_LOOK.min(pause));
+    let mut last = Instant::now();
     loop {
         beat.tick().await;
-        bookies.collect_garbage().await;
+        if last.elapsed() >= pause || bookies.short_of_disk() {
+            bookies.collect_garbage(&store).await;
+            last = Instant::now();
+        }
     }
 }
 
