@@ -139,10 +139,8 @@ async fn open_bookie(
         None => None,
     };
     config.instance_id = settings.text(Key::ClusterName).to_owned();
-    // The first bookie's metrics stand for the process; names of metrics may occur once in a registry.
-    if index == 0 {
-        config.registry = metrics.clone();
-    }
+
+    config.registry = metrics.clone();
     let bookie = tokio::task::spawn_blocking(move || LocalBookie::open(config)).await??;
     if registered.is_none() {
         store.put(&key, bookie.cookie(), Condition::Absent).await?;

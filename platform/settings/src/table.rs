@@ -229,7 +229,7 @@ settings! {
     ManagedLedgerMaxLedgerRolloverTimeMinutes: "managedLedgerMaxLedgerRolloverTimeMinutes", Kind::Minutes, "240", true, "Begin a new ledger after that time, also without traffic.";
     ManagedLedgerMaxLedgerRolloverTimeSeconds: "managedLedgerMaxLedgerRolloverTimeSeconds", Kind::Seconds, "0", false, "The same in seconds; 0 = the setting in minutes counts.";
     ManagedLedgerDefaultMarkDeleteRateLimit: "managedLedgerDefaultMarkDeleteRateLimit", Kind::Decimal, "1.0", true, "Writes per second and cursor of acknowledgements that nobody waits for.";
-    ManagedLedgerCacheSizeMB: "managedLedgerCacheSizeMB", Kind::Count, "0", true, "Cache of recent entries in MiB; 0 = an eighth of the memory, 512 at most.";
+    ManagedLedgerCacheSizeMB: "managedLedgerCacheSizeMB", Kind::Count, "0", true, "Cache of recent entries in MiB; 0 = an eighth of the memory, 128 at most.";
     AutoSkipNonRecoverableData: "autoSkipNonRecoverableData", Kind::Switch, "false", true, "Skip ledgers whose entries are lost on every bookie instead of failing.";
     CatchUpCacheSizeMB: "catchUpCacheSizeMB", Kind::Count, "64", false, "Cache of entries that lagging readers read, in MiB.";
     ManagedLedgerMaxUnconfirmedMB: "managedLedgerMaxUnconfirmedMB", Kind::Count, "256", false, "Bytes of one topic that wait for storage at most, in MiB.";

@@ -84,7 +84,7 @@ pub fn log(settings: &Settings) -> LogSettings {
 /// Bytes of the cache of recent entries.
 pub fn tail_cache_bytes(settings: &Settings) -> u64 {
     match settings.count(Key::ManagedLedgerCacheSizeMB) {
-        0 => (memory_bytes() / 8).clamp(32 * MIB, 512 * MIB),
+        0 => (memory_bytes() / 8).clamp(32 * MIB, 128 * MIB),
         set => set * MIB,
     }
 }
