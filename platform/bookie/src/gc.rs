@@ -1,13 +1,16 @@
 //! Garbage collection: ledgers that no longer exist, and the entry logs that only they filled.
 //!
 //! Invariants: Q1 (S6) a ledger is deleted only if it was here before a listing began, the listing was completed, named
-//! at least one ledger and did not name this one; Q2 a ledger with entries in a cache is left for the next time; Q3 a
-//! log is deleted only after the index that no longer points to it is durable.
+//! at least one ledger (or came with the proof that its store had given out this ledger's id) and did not name this
+//! one; Q2 a ledger with entries in a cache is left for the next time; Q3 a
+//! log is deleted only after the index that no longer points to it is durable; Q4 while the disk is short the log being written
+//! counts like any other: it is left first.
 //! Failure: an error leaves the rest for the next time.
 //! Must never know: where the listing comes from.
 
 use crate::bookie::LocalBookie;
 use crate::core::Core;
+use crate::disk::DiskState;
 use crate::error::StorageError;
 use crate::index::Changes;
 use meridian_types::{Classify, ErrorClass, LedgerId};
@@ -36,6 +39,18 @@ impl Listing {
                 self.known[at].1 = true;
             }
         }
+    }
+
+    /// Whether no ledger at all was named.
+    pub fn names_nothing(&self) -> bool {
+        self.named == 0
+    }
+
+    /// As [`Self::complete`] for a listing that may be empty: `next_id` was given out by the listed store *after* the
+    /// last page. A store that was wiped starts its ids anew, so ledgers at or above it stay (Q1).
+    pub fn complete_below(self, next_id: LedgerId) -> LiveLedgers {
+        let gone = self.known.into_iter().filter(|(known, named)| !named && *known < next_id);
+        LiveLedgers { gone: gone.map(|(ledger_id, _)| ledger_id).collect() }
     }
 
     /// The last page has come and every page was answered.
@@ -124,6 +139,7 @@ impl LocalBookie {
         let mut report = GcReport::default();
         core.metrics.gc_runs.inc();
         core.delete_ledgers(&live.gone, &mut report)?;
+        core.leave_log_if_short();
         let uses = core.delete_dead_logs(&mut report)?;
         core.compact_due(&uses, &mut report)?;
         core.check_disk();
@@ -164,6 +180,19 @@ impl Core {
         }
         self.metrics.gc_deleted_ledgers.inc_by(report.deleted_ledgers);
         if report.deleted_ledgers > 0 { self.index.flush() } else { Ok(()) }
+    }
+
+    /// Leaves the log being written while the disk is short, so that what is dead in it can go (Q4).
+    fn leave_log_if_short(&self) {
+        if *self.disk.read() == DiskState::Writable {
+            return;
+        }
+        // Outside a flush everything appended is synced.
+        let mut writer = self.log_writer.lock();
+        writer.leave();
+        if let Err(error) = writer.seal_filled(|log| self.ledgers_of(log)) {
+            tracing::warn!(bookie = %self.id, %error, "the entry log that was left has no ledger map yet");
+        }
     }
 
     /// Deletes filled logs in which nothing is live; answers the use of the others.
@@ -225,6 +254,14 @@ mod tests {
         let listing = Listing::begin(ids([1, 2]));
         assert_eq!(listing.complete().unwrap_err(), EmptyListing { held: 2 });
         assert!(Listing::begin(Vec::new()).complete().unwrap().gone().is_empty());
+    }
+
+    #[test]
+    fn an_empty_listing_with_proof_ends_below_the_next_id() {
+        let listing = Listing::begin(ids([1, 2, 7, 8]));
+        assert!(listing.names_nothing());
+        assert_eq!(listing.complete_below(LedgerId(8)).gone(), ids([1, 2, 7]));
+        assert!(Listing::begin(ids([1, 2])).complete_below(LedgerId(0)).gone().is_empty(), "a wiped store proves nothing");
     }
 
     proptest! {

@@ -172,3 +172,30 @@ fn a_full_disk_makes_the_node_read_only_and_back() {
     all_ok(&add(&*bookie, 100, 0..1, 10));
     check(&*bookie, 0, 0..100, 2000);
 }
+
+/// What is dead goes although all of it is in the log being written and nothing lives any more.
+#[test]
+fn a_full_disk_comes_back_from_a_single_log_without_a_live_ledger() {
+    let base = tempfile::tempdir().unwrap();
+    let mut limited = config(base.path());
+    limited.entry_log_bytes = 1 << 30;
+    limited.disk.quota_bytes = Some(3 << 20);
+    limited.disk.threshold = 0.8;
+    limited.disk.low_threshold = 0.6;
+    limited.disk.reserve_bytes = 256 << 10;
+    let bookie = LocalBookie::open(limited).unwrap();
+    let mut ledger = 0;
+    while bookie.disk_state() == DiskState::Writable {
+        all_ok(&add(&*bookie, ledger, 0..100, 2000));
+        bookie.checkpoint().unwrap();
+        bookie.check_disk();
+        ledger += 1;
+        assert!(ledger < 30, "it never became read-only");
+    }
+    assert_eq!(logs(base.path()), 1);
+    let listing = bookie.begin_listing().unwrap();
+    let report = bookie.gc(&listing.complete_below(LedgerId(ledger))).unwrap();
+    assert_eq!((report.deleted_ledgers, report.deleted_logs), (ledger as u64, 1));
+    assert_eq!(bookie.disk_state(), DiskState::Writable);
+    all_ok(&add(&*bookie, 100, 0..1, 10));
+}

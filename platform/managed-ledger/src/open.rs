@@ -270,6 +270,7 @@ fn build(
         terminated: meta.head.terminated.map(Position::from),
         stopped: None,
         waiting: None,
+        unwritable: None,
     };
     let log = Arc::new_cyclic(|me| ManagedLedger {
         me: me.clone(),

@@ -4,7 +4,8 @@
 //! zeros once, ahead of use, and used again. A node that starts for the first time makes a small file at once, so that
 //! its first ack does not wait for a large one; the large one is filled in the background when it will be needed.
 //! Invariants: L1 a file in use has its sequence and epoch in its name, synced in the folder, before the first record
-//! is written; L2 sequences only grow; L3 at most `pool_files` free files are kept.
+//! is written; L2 sequences only grow; L3 at most `pool_files` free files are kept, and only
+//! [`HELD_FREE_FILES`] while the disk is short: free files count as used, and would keep it short for ever.
 //! Failure: a file that cannot be made is an error of this call only; the next call tries again.
 //! Must never know: records.
 
@@ -22,6 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const FILL_CHUNK_BYTES: usize = 1 << 20;
 /// A background fill syncs after so many bytes, so that it never hands the disk one large burst.
 const FILL_SYNC_BYTES: u64 = 4 << 20;
+
+/// Free files kept while the disk is short, so that fences and recovery writes go on.
+const HELD_FREE_FILES: usize = 1;
 
 /// Journal files in order.
 pub(crate) type UsedFiles = Vec<(FileHeader, PathBuf)>;
@@ -96,9 +100,24 @@ impl JournalFiles {
         self.next_sequence.fetch_max(sequence + 1, Ordering::Relaxed);
     }
 
-    /// Stops background fills while the disk is nearly full.
+    /// While the disk is nearly full: stops background fills and gives free files back to it.
     pub fn hold_fill(&self, hold: bool) {
         self.hold_fill.store(hold, Ordering::Relaxed);
+        let mut pool = self.pool.lock();
+        while pool.free.len() > self.free_files_max()
+            && let Some((path, _)) = pool.free.pop()
+        {
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::warn!(path = %path.display(), %error, "a free journal file could not be removed");
+            }
+        }
+    }
+
+    fn free_files_max(&self) -> usize {
+        match self.hold_fill.load(Ordering::Relaxed) {
+            true => self.settings.pool_files.min(HELD_FREE_FILES),
+            false => self.settings.pool_files,
+        }
     }
 
     /// The next file, with room for `min_bytes` of records (L1).
@@ -162,7 +181,7 @@ impl JournalFiles {
     fn recycle(&self, path: &Path) -> Result<(), StorageError> {
         let len = fs::metadata(path).map_err(|e| StorageError::io("stat", path, e))?.len();
         let mut pool = self.pool.lock();
-        if len != self.settings.file_bytes || pool.free.len() >= self.settings.pool_files {
+        if len != self.settings.file_bytes || pool.free.len() >= self.free_files_max() {
             return fs::remove_file(path).map_err(|e| StorageError::io("remove", path, e));
         }
         let free = self.free_path();
@@ -273,6 +292,21 @@ mod tests {
         assert_ne!(again.header.epoch, large.header.epoch);
         let (_, used) = JournalFiles::open(settings(dir.path())).unwrap();
         assert_eq!(used.iter().map(|(header, _)| *header).collect::<Vec<_>>(), [again.header]);
+    }
+
+    #[test]
+    fn free_files_are_given_back_while_the_disk_is_short() {
+        let dir = tempfile::tempdir().unwrap();
+        let (files, _) = JournalFiles::open(FileSettings { pool_files: 3, ..settings(dir.path()) }).unwrap();
+        (0..3).for_each(|_| files.fill_one());
+        assert_eq!(files.pool.lock().free.len(), 3);
+        files.hold_fill(true);
+        assert_eq!(files.pool.lock().free.len(), 1);
+        let used = [files.take(100).unwrap(), files.take(100).unwrap()];
+        files.release_before(used[1].header.sequence).unwrap();
+        assert_eq!(files.pool.lock().free.len(), 1);
+        let on_disk = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(on_disk, 2, "one free, one in use");
     }
 
     #[test]

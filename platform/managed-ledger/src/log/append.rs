@@ -54,6 +54,8 @@ pub(crate) struct Order {
     pub stopped: Option<LogError>,
     /// Since when `queue` waits, and why.
     pub waiting: Option<(u64, &'static str)>,
+    /// Why the last attempts to have a ledger were given up; none since then has succeeded.
+    pub unwritable: Option<LogError>,
 }
 
 /// Work that an append leaves to a task.

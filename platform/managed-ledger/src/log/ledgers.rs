@@ -38,6 +38,7 @@ impl ManagedLedger {
     pub(crate) async fn create_ledger(self: Arc<Self>) {
         let started_ms = self.shared.now_ms();
         let mut pause_ms = FIRST_PAUSE_MS;
+        let mut told = false;
         loop {
             match self.list_new_ledger().await {
                 Ok((writer, created_ms)) => return self.install(writer, created_ms),
@@ -46,7 +47,10 @@ impl ManagedLedger {
                     if error.class() == ErrorClass::Fenced || waited_ms >= WAIT_LIMIT_MS {
                         return self.give_up_creating(&error);
                     }
-                    tracing::warn!(log = %self.name, %error, "creating a ledger failed; trying again");
+                    // Once: many logs may wait for the same thing.
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(log = %self.name, %error, "creating a ledger failed; trying again");
+                    }
                 }
             }
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
@@ -59,6 +63,7 @@ impl ManagedLedger {
         let claimed = {
             let mut order = self.order.lock();
             order.creating = false;
+            order.unwritable = Some(error.clone());
             // While the current ledger takes entries nobody waits for the next one.
             order.current.is_none() && self.fail_waiting(&mut order, error)
         };
@@ -121,6 +126,7 @@ impl ManagedLedger {
         let (claimed, chore) = {
             let mut order = self.order.lock();
             order.creating = false;
+            order.unwritable = None;
             if order.stopped.is_none() {
                 order.next = Some((writer, created_ms));
             }

@@ -164,6 +164,19 @@ impl ManagedLedger {
         }
     }
 
+    /// Why nothing can be appended now: no ledger could be had, as when every bookie's disk is full. Asking tries again.
+    pub fn unwritable(&self) -> Option<LogError> {
+        let (reason, chore) = {
+            let mut order = self.order.lock();
+            let reason = order.unwritable.clone().filter(|_| order.current.is_none() && order.next.is_none())?;
+            (reason, order.want_ledger())
+        };
+        if let Some(chore) = chore {
+            self.start(chore);
+        }
+        Some(reason)
+    }
+
     /// Refuses what needs an owner that still runs.
     pub(crate) fn check_running(&self) -> Result<(), LogError> {
         match &self.order.lock().stopped {

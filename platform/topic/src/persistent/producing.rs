@@ -202,6 +202,11 @@ impl PersistentTopic {
                 _ => {}
             }
         }
+        // Clients fail what they hold with this error and go on trying, where others would be repeated without end.
+        if let Some(reason) = self.log.unwritable() {
+            let message = format!("Storage takes no messages: {reason}");
+            return Err(TopicError::new(TopicErrorKind::ProducerBlockedQuotaExceededException, message));
+        }
         if limits.encryption_required && !request.encrypted && !is_replicator(&request.name) {
             let message = format!("Encryption is required in {}", self.name);
             return Err(TopicError::new(TopicErrorKind::Metadata, message));
