@@ -261,7 +261,10 @@ mod tests {
         let listing = Listing::begin(ids([1, 2, 7, 8]));
         assert!(listing.names_nothing());
         assert_eq!(listing.complete_below(LedgerId(8)).gone(), ids([1, 2, 7]));
-        assert!(Listing::begin(ids([1, 2])).complete_below(LedgerId(0)).gone().is_empty(), "a wiped store proves nothing");
+        assert!(
+            Listing::begin(ids([1, 2])).complete_below(LedgerId(0)).gone().is_empty(),
+            "a wiped store proves nothing"
+        );
     }
 
     proptest! {

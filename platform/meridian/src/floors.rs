@@ -12,7 +12,7 @@ use meridian_ledger::{BookieDirectory, LedgerClient, LedgerConfig, keys};
 use meridian_managed_ledger::{CacheSettings, ManagedLedgers};
 use meridian_metadata::{Condition, RocksStore, SharedStore};
 use meridian_settings::{Key, Settings};
-use meridian_types::{BookieId, RegionId};
+use meridian_types::{BookieId, LedgerId, RegionId};
 use prometheus::Registry as Metrics;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +56,13 @@ async fn collect(bookie: &Arc<LocalBookie>, store: &SharedStore) -> Result<(), F
             None => break,
         }
     }
-    let live = listing.complete()?;
+    let live = if listing.names_nothing() {
+        // Nothing lives any more, or the store was wiped: an id that it gives out now tells which.
+        let next = store.allocate(keys::ID_SEQUENCE, 1).await?;
+        listing.complete_below(LedgerId(i64::try_from(next)?))
+    } else {
+        listing.complete()?
+    };
     let bookie = bookie.clone();
     tokio::task::spawn_blocking(move || bookie.gc(&live)).await??;
     Ok(())
