@@ -48,7 +48,7 @@ pub fn announce(cluster: &str, at: &Addresses, took: Duration, file: Option<&Pat
         "ready_ms": took.as_millis() as u64,
     });
     let draft = file.with_extension("draft");
-    std::fs::write(&draft, text.to_string())?;
-    std::fs::rename(&draft, file)?;
-    Ok(())
+    std::fs::write(&draft, text.to_string())
+        .and_then(|()| std::fs::rename(&draft, file))
+        .map_err(|error| format!("--ready-file {}: {error}", file.display()).into())
 }

@@ -84,7 +84,11 @@ impl EntryLogs {
             .create_new(true)
             .open(&path)
             .map_err(|e| StorageError::io("create", &path, e))?;
-        file.write_all_at(&name.encode_header(), 0).map_err(|e| StorageError::io("write", &path, e))?;
+        if let Err(source) = file.write_all_at(&name.encode_header(), 0) {
+            // A full disk: no log without a header is left behind.
+            let _ = fs::remove_file(&path);
+            return Err(StorageError::io("write", &path, source));
+        }
         crate::journal::files::sync_dir(dir)?;
         let info = LogInfo { name, path, writing: true };
         self.state.lock().logs.insert(id, info.clone());

@@ -1,7 +1,8 @@
 //! Appends to entry logs in large sequential writes.
 //!
 //! Invariants: M4 a place is valid only after [`LogWriter::sync`] returned; M5 after an error the writer goes on in a
-//! new log, what it had appended since the last sync counts as never written.
+//! new log, what it had appended since the last sync counts as never written and is taken off the disk, so that repeated
+//! failures on a full disk do not fill it further.
 //! Failure: [`StorageError`]; see M5.
 
 use super::format::{LOG_HEADER_BYTES, LogRecord, RECORD_HEADER_BYTES, encode_ledger_map};
@@ -24,6 +25,8 @@ struct Current {
     /// End of what was handed to the file.
     written_bytes: u64,
     unsynced_bytes: u64,
+    /// End of what a [`LogWriter::sync`] has made durable; 0 = nothing.
+    durable_bytes: u64,
 }
 
 /// See the module.
@@ -54,7 +57,13 @@ impl LogWriter {
             Some(current) => current,
             none => {
                 let (info, file) = self.logs.create()?;
-                none.insert(Current { info, file, written_bytes: LOG_HEADER_BYTES as u64, unsynced_bytes: 0 })
+                none.insert(Current {
+                    info,
+                    file,
+                    written_bytes: LOG_HEADER_BYTES as u64,
+                    unsynced_bytes: 0,
+                    durable_bytes: 0,
+                })
             }
         };
         if self.buffer.capacity() == 0 {
@@ -102,6 +111,7 @@ impl LogWriter {
                 current.file.sync_data().map_err(|e| StorageError::io("sync", &current.info.path, e))?;
                 current.unsynced_bytes = 0;
             }
+            current.durable_bytes = current.written_bytes;
         }
         Ok(())
     }
@@ -132,6 +142,52 @@ impl LogWriter {
         self.buffer = Vec::new();
         for log in self.filled.drain(..).chain(self.current.take()) {
             self.logs.finished(log.info.name.id);
+            let taken_off = match log.durable_bytes {
+                0 => self.logs.delete(log.info.name.id).map(drop),
+                durable => log.file.set_len(durable).map_err(|e| StorageError::io("cut", &log.info.path, e)),
+            };
+            if let Err(error) = taken_off {
+                tracing::warn!(%error, "the rest of a failed flush stays until it is collected");
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entrylog::format::LogRecordKind;
+    use meridian_types::EntryId;
+
+    #[test]
+    fn a_failed_flush_leaves_only_what_was_synced_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let logs = EntryLogs::open(&[dir.path().to_owned()], 1 << 30).unwrap();
+        let mut writer = LogWriter::new(Arc::clone(&logs));
+        let payload = vec![7; 3 << 20];
+        let record = LogRecord {
+            kind: LogRecordKind::Entry,
+            payload_bytes: payload.len() as u32,
+            digest: 0,
+            ledger_id: LedgerId(1),
+            entry_id: EntryId(0),
+            last_add_confirmed: EntryId::NONE,
+        };
+        let len = |log: u32| {
+            let info = logs.list().into_iter().find(|info| info.name.id == log);
+            info.map(|info| std::fs::metadata(info.path).unwrap().len())
+        };
+        let first = writer.append(&record, &[&payload]).unwrap().log;
+        writer.sync().unwrap();
+        let synced = len(first);
+        assert_eq!(synced, Some(LOG_HEADER_BYTES as u64 + record.disk_bytes()));
+        writer.append(&record, &[&payload]).unwrap();
+        assert!(len(first) > synced);
+        writer.abandon();
+        assert_eq!(len(first), synced);
+        let second = writer.append(&record, &[&payload]).unwrap().log;
+        assert!(second != first && len(second).is_some());
+        writer.abandon();
+        assert_eq!((len(first), len(second)), (synced, None));
     }
 }
