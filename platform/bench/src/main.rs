@@ -46,13 +46,13 @@ struct LoadArgs {
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
     /// Multiplies the amount of work of each case.
-    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = positive)]
     scale: f64,
     /// Producers of the case `unbatched`.
     #[arg(long, default_value_t = 10, value_name = "N")]
     producers: usize,
     /// Messages per second; without, as fast as receipts come (`paced`: 20,000).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     rate: Option<f64>,
     /// Empty the page cache before `catchup` reads (needs root).
     #[arg(long)]
@@ -62,10 +62,14 @@ struct LoadArgs {
     cases: Vec<Case>,
 }
 
-async fn load(args: LoadArgs) -> Result<(), BenchError> {
-    if !(args.scale > 0.0 && args.scale.is_finite()) || args.rate.is_some_and(|rate| !(rate > 0.0)) {
-        return Err(BenchError::Wrong("--scale and --rate must be above 0".into()));
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
+        _ => Err("expected a number above 0".into()),
     }
+}
+
+async fn load(args: LoadArgs) -> Result<(), BenchError> {
     let web = args.web.as_deref().map(Server::web_address).transpose()?;
     let token = Target::token(args.token);
     let settings = Settings {
