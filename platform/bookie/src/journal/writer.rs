@@ -255,7 +255,8 @@ impl Output {
         self.file.file.sync_data().map_err(|source| {
             Failure::Broken(StorageError::Io { what: format!("sync {}", self.file.header.file_name()), source })
         })?;
-        if self.offset_bytes > self.file.len_bytes / 2 {
+        // Late, so that the checkpoint that gives the file before this one back comes first: then nothing is filled.
+        if self.offset_bytes > self.file.len_bytes / 4 * 3 {
             self.files.fill_ahead();
         }
         Ok(())
