@@ -15,6 +15,7 @@ mod standalone;
 mod tokens;
 
 use clap::Parser;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -22,7 +23,8 @@ fn main() -> ExitCode {
     match cli::Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("meridian: {error}");
+            // `eprintln!` panics where standard error can't be written.
+            let _ = writeln!(std::io::stderr(), "meridian: {error}");
             ExitCode::FAILURE
         }
     }

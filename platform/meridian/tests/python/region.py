@@ -21,6 +21,7 @@ class Region:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.bookies = bookies
         self.settings = {"brokerServicePort": 0, "webServicePort": 0, "advertisedAddress": "localhost", **settings}
+        self.log_file = self.folder / "log.txt"
         self.process = None
         self.ready = {}
 
@@ -31,7 +32,7 @@ class Region:
                    "--bookies", str(self.bookies)]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
-        log = open(self.folder / "log.txt", "ab")
+        log = open(self.log_file, "ab")
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS
         while not ready_file.exists():
@@ -62,7 +63,8 @@ class Region:
             self.kill()
 
     def log(self):
-        return (self.folder / "log.txt").read_text(errors="replace")[-4000:]
+        path = pathlib.Path(self.log_file)
+        return path.read_text(errors="replace")[-4000:] if path.is_file() else ""
 
     @property
     def url(self):

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 from pulsar import ConsumerType, InitialPosition
 
-from region import wait_until
+from region import Region, wait_until
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "4"))
 SEED = int(os.environ.get("FAULT_SEED", "11"))
@@ -308,6 +308,21 @@ def test_a_full_disk_refuses_clearly_and_comes_back(make_region):
     client.shutdown()
     assert region.stop() == 0
     no_panic(region)
+
+
+def test_a_log_that_cannot_be_written_ends_nothing(tmp_path):
+    region = Region(tmp_path)
+    region.log_file = "/dev/full"
+    try:
+        region.start()
+        client = region.client()
+        topic = "persistent://public/default/mute"
+        client.create_producer(topic).send(b"x")
+        client.close()
+        assert region.get("/admin/v2/persistent/public/default") == [topic]
+        assert region.stop() == 0
+    finally:
+        region.close()
 
 
 def test_a_term_signal_under_load_ends_soon_and_a_second_one_at_once(make_region):
