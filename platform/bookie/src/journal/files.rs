@@ -145,6 +145,9 @@ impl JournalFiles {
             }
         };
         let file = self.open_for_writing(&path)?;
+        // What is cached of the file stands in large pieces, and a small record written into one dirties all of it. Dropped,
+        // each write brings pages of its own size. It is advice: a system that does not follow it only writes more.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         block.fill(&header.encode());
         block.pad();
