@@ -176,7 +176,7 @@ pub fn default_topic_limits() -> TopicLimits {
         batch_index_ack: true,
         failover_delay_ms: 1_000,
         key_shared_consistent_hashing: Some(100),
-        dispatch_read_entries: 100,
+        dispatch_read_entries: 1_000,
         dispatch_read_bytes: 5 << 20,
         dispatch_round_robin_entries: 20,
         backlog_quota_bytes: 0,
