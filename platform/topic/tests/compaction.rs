@@ -25,7 +25,7 @@ async fn publish(bench: &Bench, messages: &[(&str, &str)]) -> Vec<Position> {
 }
 
 async fn compact(bench: &Bench) {
-    bench.topic.compact().await.unwrap();
+    bench.topic.compact().await.expect("the compaction starts");
     bench.until("the compaction ends", || bench.topic.compaction_status() != CompactionStatus::Running).await;
     assert_eq!(bench.topic.compaction_status(), CompactionStatus::Success);
 }
@@ -50,7 +50,7 @@ async fn trim(bench: &Bench) {
     // The ledger may be dropped once the internal cursor's move is stored, which happens beside the tick.
     for _ in 0..100 {
         bench.logs.tick(bench.region.advance(60_000)).await;
-        bench.topic.trim().await.unwrap();
+        bench.topic.trim().await.expect("the log is trimmed");
         if entries() < before {
             return;
         }

@@ -455,8 +455,8 @@ fn check_order(
     let mut done = 0;
     for (client, consumer) in clients.iter().zip(consumers) {
         for (position, text) in take(client) {
-            let (key, number) = text.split_once(':').unwrap();
-            let number: u64 = number.parse().unwrap();
+            let (key, number) = text.split_once(':').expect("a key and a number");
+            let number: u64 = number.parse().expect("a number");
             let before = last.insert(key.to_owned(), number);
             assert!(before.is_none_or(|before| before + 13 == number), "{key}: {number} after {before:?}");
             bench.ack(*consumer, &[position]);
