@@ -1,3 +1,5 @@
+//! Compaction against a map, tombstones of every kind, batches and chunks.
+
 use super::latest::{Content, open};
 use super::*;
 use crate::api::BoxFuture;

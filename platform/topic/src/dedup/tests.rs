@@ -1,3 +1,5 @@
+//! Deduplication marks: scripts, exactly-once over crashes, snapshots.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! The index of delayed messages against a model, its bounds and its order.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;

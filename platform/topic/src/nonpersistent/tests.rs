@@ -1,3 +1,5 @@
+//! Topics in memory: all subscription types, limits, statistics.
+
 use super::*;
 use crate::api::{AccessMode, InitialCursor, Receipt, SubscriptionType};
 use crate::clock::SystemClock;
