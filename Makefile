@@ -6,7 +6,7 @@ DATA_DIR ?= data
 VENV ?= .venv
 PACKAGES := libclang-dev clang g++ pkg-config python3-venv openssl
 
-.PHONY: run test deps check unit client-tests lint deny fuzz build release clean
+.PHONY: run test deps check unit client-tests lint deny fuzz dist
 
 run: deps
 	$(CARGO) build --release --locked -p meridian
@@ -40,5 +40,5 @@ deny:
 fuzz:
 	.ci/fuzz $${FUZZ_SECONDS:-30}
 
-release:
-	$(CARGO) build --release --locked --workspace
+dist:
+	$(CARGO) build --profile dist --locked -p meridian -p meridian-bench
