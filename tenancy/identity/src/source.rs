@@ -3,13 +3,13 @@
 use crate::IdentityError;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The path that a value names, if it names one.
 pub fn path(value: &str) -> Option<PathBuf> {
     match value.strip_prefix("file://") {
         Some(path) => Some(PathBuf::from(path)),
-        None if value.starts_with('/') => Some(PathBuf::from(value)),
+        None if value.starts_with('/') || Path::new(value).is_file() => Some(PathBuf::from(value)),
         None => None,
     }
 }
