@@ -144,8 +144,6 @@ async fn open_bookie(
         Some(entry) => Some(String::from_utf8(entry.value.to_vec())?),
         None => None,
     };
-    config.instance_id = settings.text(Key::ClusterName).to_owned();
-
     config.registry = metrics.clone();
     let bookie = tokio::task::spawn_blocking(move || LocalBookie::open(config)).await??;
     if registered.is_none() {

@@ -31,6 +31,7 @@ pub fn bookie(settings: &Settings, data_dir: &Path, index: u64) -> BookieConfig 
     };
     let (journals, ledgers) = (folders(Key::JournalDirectories, "journal"), folders(Key::LedgerDirectories, "ledgers"));
     let mut config = BookieConfig::new(id.clone(), home.join("journal"), home.join("ledgers"));
+    config.instance_id = settings.text(Key::ClusterName).to_owned();
     config.journal_dirs = journals;
     config.ledger_dirs = ledgers;
     config.journal.file_bytes = settings.count(Key::JournalMaxSizeMB).max(4) * MIB;
