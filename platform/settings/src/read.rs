@@ -121,6 +121,8 @@ impl Settings {
         };
         let (key, value) = (key.trim(), value.trim());
         if let Some((at, setting)) = TABLE.iter().enumerate().find(|(_, setting)| setting.name == key) {
+            // Pulsar's files leave what has a default empty; only a port is turned off that way.
+            let value = if value.is_empty() && setting.kind != Kind::Port { setting.default } else { value };
             setting.kind.check(value).map_err(|expected| SettingsError::BadValue {
                 origin: origin.to_owned(),
                 key: key.to_owned(),
@@ -228,6 +230,18 @@ mod tests {
         let error = settings.set_pair("--set", "brokerDeduplicationEnabled=yes").unwrap_err();
         assert_eq!(error.to_string(), "--set: brokerDeduplicationEnabled=yes: expected true or false");
         assert!(settings.set_pair("--set", "nonsense").is_err());
+    }
+
+    #[test]
+    fn an_empty_value_is_the_default_and_an_empty_port_none() {
+        let mut settings = Settings::default();
+        let text =
+            "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=\nclusterName=\ntokenAuthClaim=\nwebServicePort=\n";
+        assert!(settings.read_text("broker.conf", text).unwrap().is_empty());
+        assert_eq!(settings.count(Key::BrokerDeleteInactiveTopicsMaxInactiveDurationSeconds), 0);
+        assert_eq!(settings.text(Key::ClusterName), "standalone");
+        assert_eq!(settings.text(Key::TokenAuthClaim), "sub");
+        assert_eq!(settings.port(Key::WebServicePort), None);
     }
 
     #[test]
