@@ -10,7 +10,7 @@ PACKAGES := libclang-dev clang g++ pkg-config python3-venv openssl
 
 run: deps
 	$(CARGO) build --release --locked -p meridian
-	exec target/release/meridian standalone --data-dir $(DATA_DIR) $(ARGS)
+	exec $${CARGO_TARGET_DIR:-target}/release/meridian standalone --data-dir $(DATA_DIR) $(ARGS)
 
 test: deps lint unit client-tests
 
