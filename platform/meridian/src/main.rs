@@ -3,8 +3,8 @@
 //! Role: reads the command line and hands over to a subcommand; nothing is decided here.
 //! Failure: an error ends the process with exit code 1 and one line that says what to change.
 //! Must never know: any protocol decision.
+#![forbid(unsafe_code)]
 
-mod allocator;
 mod bookie;
 mod cli;
 mod config;
@@ -18,8 +18,10 @@ use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
-    allocator::set_up();
     match cli::Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

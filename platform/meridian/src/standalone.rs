@@ -44,6 +44,12 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
     if settings.switch(Key::TransactionCoordinatorEnabled) {
         return Err("transactionCoordinatorEnabled=true: transactions are not served; expected false".into());
     }
+    config::storage::check_quorums(&settings)?;
+    if settings.switch(Key::AuthorizationEnabled) && !settings.switch(Key::AuthenticationEnabled) {
+        tracing::warn!(
+            "authorizationEnabled=true without authenticationEnabled: nobody has a role, so everybody is refused"
+        );
+    }
     let threads = match settings.count(Key::NumIOThreads) {
         0 => std::thread::available_parallelism().map_or(2, usize::from),
         set => usize::try_from(set).unwrap_or(2).min(256),

@@ -51,6 +51,33 @@ pub fn bookie(settings: &Settings, data_dir: &Path, index: u64) -> BookieConfig 
     config
 }
 
+/// Whether new ledgers can be made at all with this many bookies.
+///
+/// # Errors
+/// The setting that can't be met, with its value and what is possible.
+pub fn check_quorums(settings: &Settings) -> Result<(), String> {
+    let value = |key: Key| settings.count(key).max(1);
+    let (ensemble, write, ack) = (
+        value(Key::ManagedLedgerDefaultEnsembleSize),
+        value(Key::ManagedLedgerDefaultWriteQuorum),
+        value(Key::ManagedLedgerDefaultAckQuorum),
+    );
+    let bookies = value(Key::Bookies);
+    if ensemble > bookies {
+        return Err(format!(
+            "managedLedgerDefaultEnsembleSize={ensemble}: expected at most {bookies}, the number of bookies in this process \
+             (--bookies {ensemble} starts more)"
+        ));
+    }
+    if write > ensemble {
+        return Err(format!("managedLedgerDefaultWriteQuorum={write}: expected at most the ensemble size, {ensemble}"));
+    }
+    if ack > write {
+        return Err(format!("managedLedgerDefaultAckQuorum={ack}: expected at most the write quorum, {write}"));
+    }
+    Ok(())
+}
+
 /// How topics' logs roll, keep and persist.
 pub fn log(settings: &Settings) -> LogSettings {
     let number = |key: Key| u32::try_from(settings.count(key)).unwrap_or(u32::MAX).max(1);
@@ -113,6 +140,17 @@ mod tests {
         assert_eq!(log(&settings).max_rollover_ms, 240 * 60_000);
         settings.set_pair("test", "managedLedgerMaxLedgerRolloverTimeSeconds=5").expect("it is a setting");
         assert_eq!(log(&settings).max_rollover_ms, 5_000);
+    }
+
+    #[test]
+    fn quorums_that_can_not_be_met_are_refused() {
+        let mut settings = Settings::default();
+        assert_eq!(check_quorums(&settings), Ok(()));
+        settings.set_pair("test", "managedLedgerDefaultAckQuorum=2").expect("it is a setting");
+        let refused = check_quorums(&settings).expect_err("two acks of one copy");
+        assert_eq!(refused, "managedLedgerDefaultAckQuorum=2: expected at most the write quorum, 1");
+        settings.set_pair("test", "managedLedgerDefaultEnsembleSize=2").expect("it is a setting");
+        assert!(check_quorums(&settings).expect_err("one bookie").starts_with("managedLedgerDefaultEnsembleSize=2: "));
     }
 
     #[test]
