@@ -133,9 +133,7 @@ settings! {
     TlsCertificateFilePath: "tlsCertificateFilePath", Kind::Path, "", true, "Certificate chain of the TLS listeners, PEM.";
     TlsKeyFilePath: "tlsKeyFilePath", Kind::Path, "", true, "Private key of the TLS listeners, PEM.";
     TlsTrustCertsFilePath: "tlsTrustCertsFilePath", Kind::Path, "", true, "Authorities that client certificates are checked against, PEM; empty = none are asked for.";
-    TlsAllowInsecureConnection: "tlsAllowInsecureConnection", Kind::Switch, "false", true, "Let clients with a certificate that can't be verified connect (it proves nothing then).";
     TlsRequireTrustedClientCertOnConnect: "tlsRequireTrustedClientCertOnConnect", Kind::Switch, "false", true, "Refuse TLS clients without a valid certificate.";
-    TlsCertRefreshCheckDurationSec: "tlsCertRefreshCheckDurationSec", Kind::Seconds, "300", true, "Look for changed certificate files every so often.";
     AuthenticationEnabled: "authenticationEnabled", Kind::Switch, "false", true, "Clients must say who they are.";
     AuthenticationProviders: "authenticationProviders", Kind::List, "", true, "Ways to authenticate: `token`, `basic`, `tls`, or Pulsar's class names.";
     AuthenticationRefreshCheckSeconds: "authenticationRefreshCheckSeconds", Kind::Seconds, "60", true, "Look for expired credentials of open connections every so often.";
@@ -161,7 +159,6 @@ settings! {
     MaxConcurrentTopicLoadRequest: "maxConcurrentTopicLoadRequest", Kind::Count, "5000", true, "Topics loading at once at most.";
     TopicLoadTimeoutSeconds: "topicLoadTimeoutSeconds", Kind::Seconds, "60", true, "A topic that does not load in time is refused.";
     ConnectionLivenessCheckTimeoutMillis: "connectionLivenessCheckTimeoutMillis", Kind::Millis, "5000", true, "How long the holder of a name may take to answer when another client wants it.";
-    LoginTimeoutSeconds: "loginTimeoutSeconds", Kind::Seconds, "10", false, "A connection that has not logged in by then is closed.";
     ConnectionOutboundHighWaterBytes: "connectionOutboundHighWaterBytes", Kind::Bytes, "1048576", false, "Dispatch to a connection pauses when so many bytes wait for its socket.";
     AllowAutoTopicCreation: "allowAutoTopicCreation", Kind::Switch, "true", true, "Create topics at first use.";
     AllowAutoTopicCreationType: "allowAutoTopicCreationType", Kind::Choice(&["non-partitioned", "partitioned"]), "non-partitioned", true, "What is created at first use.";
@@ -201,12 +198,10 @@ settings! {
     BrokerDeduplicationEnabled: "brokerDeduplicationEnabled", Kind::Switch, "false", true, "Drop messages that a producer sent twice.";
     BrokerDeduplicationMaxNumberOfProducers: "brokerDeduplicationMaxNumberOfProducers", Kind::Count, "10000", true, "Producers remembered per topic at most.";
     BrokerDeduplicationEntriesInterval: "brokerDeduplicationEntriesInterval", Kind::Count, "1000", true, "Write a snapshot of the marks every so many entries.";
-    BrokerDeduplicationProducerInactivityTimeoutMinutes: "brokerDeduplicationProducerInactivityTimeoutMinutes", Kind::Minutes, "360", true, "Forget a producer that was away so long.";
     BrokerDeleteInactiveTopicsEnabled: "brokerDeleteInactiveTopicsEnabled", Kind::Switch, "true", true, "Delete topics that nobody uses.";
     BrokerDeleteInactiveTopicsFrequencySeconds: "brokerDeleteInactiveTopicsFrequencySeconds", Kind::Seconds, "60", true, "Look for them every so often.";
     BrokerDeleteInactiveTopicsMode: "brokerDeleteInactiveTopicsMode", Kind::Choice(&["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]), "delete_when_no_subscriptions", true, "Which topics count as unused.";
     BrokerDeleteInactiveTopicsMaxInactiveDurationSeconds: "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", Kind::Seconds, "0", true, "How long a topic must be unused; 0 = the checking interval.";
-    SystemTopicEnabled: "systemTopicEnabled", Kind::Switch, "true", true, "Accepted for Pulsar's sake: topic policies stand in the metadata store here.";
     TopicLevelPoliciesEnabled: "topicLevelPoliciesEnabled", Kind::Switch, "true", true, "Topics may have policies of their own.";
     TransactionCoordinatorEnabled: "transactionCoordinatorEnabled", Kind::Switch, "false", true, "Transactions are not served; `true` is refused at the start.";
     SchemaCompatibilityStrategy: "schemaCompatibilityStrategy", Kind::Choice(&["UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"]), "FULL", true, "Which new schemas are taken.";
@@ -216,9 +211,6 @@ settings! {
     DefaultNumberOfNamespaceBundles: "defaultNumberOfNamespaceBundles", Kind::Count, "4", true, "Bundles of a new namespace.";
     DefaultRetentionTimeInMinutes: "defaultRetentionTimeInMinutes", Kind::Number, "0", true, "Keep acknowledged messages that long; −1 = for ever.";
     DefaultRetentionSizeInMB: "defaultRetentionSizeInMB", Kind::Number, "0", true, "Keep acknowledged messages up to that size; −1 = without limit.";
-    RetentionCheckIntervalInSeconds: "retentionCheckIntervalInSeconds", Kind::Seconds, "120", true, "Drop ledgers that nobody needs every so often.";
-    ForceDeleteNamespaceAllowed: "forceDeleteNamespaceAllowed", Kind::Switch, "false", true, "Namespaces may be deleted with what is in them.";
-    ForceDeleteTenantAllowed: "forceDeleteTenantAllowed", Kind::Switch, "false", true, "Tenants may be deleted with what is in them.";
     ManagedLedgerDefaultEnsembleSize: "managedLedgerDefaultEnsembleSize", Kind::Count, "1", true, "E: bookies of a new ledger.";
     ManagedLedgerDefaultWriteQuorum: "managedLedgerDefaultWriteQuorum", Kind::Count, "1", true, "Qw: copies of an entry.";
     ManagedLedgerDefaultAckQuorum: "managedLedgerDefaultAckQuorum", Kind::Count, "1", true, "Qa: copies that must be durable before an entry counts.";
@@ -236,13 +228,10 @@ settings! {
     Bookies: "bookies", Kind::Count, "1", false, "Bookies in this process.";
     JournalDirectories: "journalDirectories", Kind::List, "", true, "Journal folders of the bookie; empty = under the data folder.";
     LedgerDirectories: "ledgerDirectories", Kind::List, "", true, "Ledger folders of the bookie; empty = under the data folder.";
-    JournalSyncData: "journalSyncData", Kind::Switch, "true", true, "Sync the journal before an add is answered. `false` loses acknowledged messages when the machine fails.";
     JournalMaxSizeMB: "journalMaxSizeMB", Kind::Count, "64", true, "Size of a journal file in MiB.";
     JournalDirectIo: "journalDirectIo", Kind::Switch, "false", false, "Write the journal past the page cache.";
-    JournalThreadPriority: "journalThreadPriority", Kind::Count, "0", false, "Real-time priority of the journal thread (SCHED_FIFO); 0 = ordinary.";
     DbStorageWriteCacheMaxSizeMb: "dbStorage_writeCacheMaxSizeMb", Kind::Count, "64", true, "Write caches of a bookie in MiB (two halves).";
     DbStorageReadAheadCacheMaxSizeMb: "dbStorage_readAheadCacheMaxSizeMb", Kind::Count, "32", true, "Read cache of a bookie in MiB.";
-    DbStorageRocksDBBlockCacheSize: "dbStorage_rocksDB_blockCacheSize", Kind::Bytes, "8388608", true, "Block cache of a bookie's index in bytes.";
     LogSizeLimit: "logSizeLimit", Kind::Bytes, "1073741824", true, "Size of an entry log in bytes.";
     FlushInterval: "flushInterval", Kind::Millis, "60000", true, "Flush a write cache that is not full after that time.";
     DiskUsageThreshold: "diskUsageThreshold", Kind::Decimal, "0.95", true, "A bookie turns read-only above this share of its disk.";

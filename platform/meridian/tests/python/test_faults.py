@@ -263,7 +263,7 @@ def test_damage_in_the_middle_of_a_journal_is_reported_and_costs_only_itself(mak
 
 def test_a_full_disk_refuses_clearly_and_comes_back(make_region):
     region = make_region(diskQuotaMB=64, journalMaxSizeMB=8, gcWaitTime=1000, flushInterval=1000,
-                         managedLedgerMaxLedgerRolloverTimeSeconds=3, retentionCheckIntervalInSeconds=1)
+                         managedLedgerMaxLedgerRolloverTimeSeconds=3)
     topic = "persistent://public/default/full"
     client = region.client(operation_timeout_seconds=30)
     consumer = client.subscribe(topic, "s", initial_position=InitialPosition.Earliest, receiver_queue_size=100)
