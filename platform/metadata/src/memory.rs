@@ -153,6 +153,7 @@ impl Inner {
         let first = *next;
         *next = match first.checked_add(count) {
             Some(end) if count > 0 => end,
+            _ if count == 0 => return Err(MetadataError::Invalid(format!("no numbers of sequence {sequence}"))),
             _ => return Err(MetadataError::Invalid(format!("{count} numbers of sequence {sequence} at {first}"))),
         };
         Ok(first)
