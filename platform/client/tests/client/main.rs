@@ -1,0 +1,9 @@
+//! The client against a broker whose every word is in the test.
+
+mod connecting;
+mod linking;
+mod looking_up;
+mod messages;
+mod server;
+mod silence;
+mod tls;
