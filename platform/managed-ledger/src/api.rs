@@ -17,6 +17,7 @@
 //!         // entries at or after `from`, over ledger ends, up to the last confirmed; empty = caught up. Tail cache first.
 //!     try_read_cached(&self, from: Position, max_entries: u32, max_bytes: u64) -> Option<Vec<LogEntry>>
 //!         // the same without a wait if everything stands in the tail cache; None = go through `read`
+//!     async wait_beyond(&self, position: Position) -> Result<Position, LogError>   // until an entry after it is confirmed
 //!     last_confirmed(&self) -> Position                              // EARLIEST-like ledger:-1 when the log is empty
 //!     first_position(&self) -> Position                              // first entry kept
 //!     next_index(&self) -> u64; incarnation(&self) -> Incarnation; owner_epoch

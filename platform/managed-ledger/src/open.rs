@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -288,11 +288,13 @@ fn build(
         properties: Mutex::new(meta.head.properties.clone()),
         meta: tokio::sync::Mutex::new(meta),
         cursors: Mutex::new(HashMap::new()),
-        cursor_count: AtomicUsize::new(0),
+        cursor_count: AtomicU32::new(0),
         unconfirmed_bytes: AtomicU64::new(0),
         check_at_ms: Arc::new(AtomicU64::new(0)),
         drained: Notify::new(),
         flushed: Notify::new(),
+        grown: Notify::new(),
+        followers: Default::default(),
     });
     for start in cursors {
         log.add_cursor(start);

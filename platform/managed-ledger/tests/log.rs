@@ -468,3 +468,34 @@ async fn b090_a_ledger_lost_from_the_middle_is_passed_and_mark_delete_moves() {
     let again = region.open(NAME, settings()).await;
     assert_eq!(again.log.info().entries, 6);
 }
+
+#[tokio::test]
+async fn a_follower_is_told_of_every_confirmation_and_of_the_end() {
+    let region = TestRegion::default();
+    let t = region.open(NAME, settings()).await;
+    let log = t.log.clone();
+    let follower = tokio::spawn(async move {
+        let (mut seen, mut at) = (Vec::new(), Position::EARLIEST);
+        loop {
+            match log.wait_beyond(at).await {
+                Ok(last) => at = last,
+                Err(error) => return (seen, error),
+            }
+            seen.push(at);
+        }
+    });
+    let mut last = Position::EARLIEST;
+    for token in 0..20 {
+        last = t.append(token, 1).await[0];
+        if token % 3 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(t.log.wait_beyond(Position::EARLIEST).await.unwrap(), last, "no wait for what is there");
+    t.log.close().await.unwrap();
+    let (seen, error) = follower.await.unwrap();
+    assert!(seen.is_sorted() && seen.last() == Some(&last), "{seen:?}");
+    assert_eq!(error.class(), ErrorClass::Fenced);
+    let idle = t.log.wait_beyond(last);
+    assert!(idle.await.is_err(), "a closed log keeps nobody waiting");
+}

@@ -94,6 +94,11 @@ impl<'a> Fields<'a> {
         Self { rest: bytes }
     }
 
+    /// What is not read yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     /// The next field, or `None` at the end.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Field<'a>>, FieldError> {

@@ -25,6 +25,7 @@ pub mod key;
 pub mod metadata;
 pub mod payload;
 mod redact;
+pub mod replicate;
 pub mod send;
 
 /// The generated messages and enums of `proto/pulsar_api.proto`.

@@ -336,6 +336,7 @@ impl ManagedLedger {
         }
         self.unconfirmed_bytes.fetch_sub(payload_bytes, Ordering::Relaxed);
         self.sink.appended(&appended);
+        self.tell_followers();
     }
 
     fn settled(&self, settled: Settled) {
@@ -348,6 +349,7 @@ impl ManagedLedger {
         view.layout.settle(settled.ledger_id, settled.entries, settled.bytes, settled.end_index);
         view.layout.close(settled.ledger_id, settled.closed_ms);
         drop(view);
+        self.tell_followers();
         // Nobody may wait for it any more.
         let _ = settled.done.send(());
     }

@@ -77,7 +77,7 @@ impl ManagedLedger {
         let name = start.name.clone();
         let mut cursors = self.cursors.lock();
         let cursor = cursors.entry(name).or_insert_with(|| Cursor::new(self.me.clone(), start)).clone();
-        self.cursor_count.store(cursors.len(), Ordering::Relaxed);
+        self.cursor_count.store(cursors.len() as u32, Ordering::Relaxed);
         cursor
     }
 
@@ -93,7 +93,7 @@ impl ManagedLedger {
 
     /// How many cursors there are.
     pub fn cursor_count(&self) -> usize {
-        self.cursor_count.load(Ordering::Relaxed)
+        self.cursor_count.load(Ordering::Relaxed) as usize
     }
 
     /// The durable cursor that holds back trimming most.
@@ -141,6 +141,6 @@ impl ManagedLedger {
         if cursors.get(name).is_some_and(|there| Arc::ptr_eq(there, cursor)) {
             cursors.remove(name);
         }
-        self.cursor_count.store(cursors.len(), Ordering::Relaxed);
+        self.cursor_count.store(cursors.len() as u32, Ordering::Relaxed);
     }
 }

@@ -68,6 +68,7 @@ impl ManagedLedger {
             order.stopped = Some(LogError::Closed(self.name.to_string()));
         }
         self.finish_writing().await;
+        self.tell_followers();
         let outcome = self.write_closed().await;
         self.end_cursors();
         self.shared.forget(&self.name, &self.me);

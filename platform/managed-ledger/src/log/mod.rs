@@ -10,6 +10,7 @@ pub(crate) mod append;
 pub(crate) mod cursors;
 pub(crate) mod ending;
 pub(crate) mod flight;
+pub(crate) mod follow;
 pub(crate) mod ledgers;
 pub(crate) mod meta;
 pub(crate) mod read;
@@ -29,7 +30,7 @@ use meridian_types::{Incarnation, LedgerId, OwnerEpoch, Position};
 use meta::Meta;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
@@ -50,13 +51,16 @@ pub struct ManagedLedger {
     pub(crate) head_version: Mutex<Version>,
     pub(crate) properties: Mutex<BTreeMap<String, String>>,
     pub(crate) cursors: Mutex<HashMap<Arc<str>, Arc<Cursor>>>,
-    pub(crate) cursor_count: AtomicUsize,
+    pub(crate) cursor_count: AtomicU32,
     pub(crate) unconfirmed_bytes: AtomicU64,
     /// When the upkeep must look again; `u64::MAX` = no need.
     pub(crate) check_at_ms: Arc<AtomicU64>,
     /// Told when all answers are given, and when a cursor's flush ends.
     pub(crate) drained: Notify,
     pub(crate) flushed: Notify,
+    /// Told of confirmations if somebody follows.
+    pub(crate) grown: Notify,
+    pub(crate) followers: AtomicU32,
 }
 
 impl ManagedLedger {
@@ -197,6 +201,7 @@ impl ManagedLedger {
             (self.fail_waiting(&mut order, &error), retired)
         };
         drop(retired);
+        self.tell_followers();
         self.follow_up(claimed, None);
     }
 
