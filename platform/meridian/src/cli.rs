@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::{bookie, config, standalone, tokens};
+use crate::{bookie, config, regions, standalone, tokens};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -19,6 +19,8 @@ pub struct Cli {
 enum Command {
     /// Run one region in this process: metadata, bookies, broker, admin API.
     Standalone(StandaloneArgs),
+    /// Run two regions, west and east, that replicate to each other.
+    Regions(regions::RegionsArgs),
     /// Print every setting with its default and what it does.
     Settings {
         /// As the reference page of the documentation.
@@ -63,6 +65,9 @@ pub struct StandaloneArgs {
     /// Write the addresses here as JSON once everything answers (for scripts that use port 0).
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
+    /// End as by SIGTERM once standard input closes (for a parent that must not leave it behind).
+    #[arg(long, hide = true)]
+    pub end_with_stdin: bool,
 }
 
 impl Cli {
@@ -73,6 +78,7 @@ impl Cli {
     pub fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Standalone(args) => standalone::run(args),
+            Command::Regions(args) => regions::run(args),
             Command::Settings { markdown: true } => {
                 print!("{}", meridian_settings::print::as_markdown());
                 Ok(())

@@ -11,6 +11,7 @@ mod config;
 mod floors;
 mod logging;
 mod ready;
+mod regions;
 mod standalone;
 mod tokens;
 

@@ -130,6 +130,7 @@ async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Re
     tokio::select! {
         _ = term.recv() => {}
         _ = interrupt.recv() => {}
+        () = parent_gone(args.end_with_stdin) => {}
     }
     tracing::info!("ending: no more connections, closing topics");
     for task in &tasks {
@@ -189,6 +190,20 @@ async fn collect_garbage(bookies: Arc<Bookies>, store: SharedStore, pause_ms: u6
             last = Instant::now();
         }
     }
+}
+
+/// Returns once standard input closes, if that is to be the end; never otherwise.
+async fn parent_gone(wanted: bool) {
+    if !wanted {
+        return std::future::pending().await;
+    }
+    let (gone, told) = tokio::sync::oneshot::channel();
+    // A thread of its own: a read of standard input can't be taken back, and must not hold up the end.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = gone.send(());
+    });
+    let _ = told.await;
 }
 
 /// The folder of the metadata store.
