@@ -316,6 +316,11 @@ impl Policies {
         Ok(Self { replication_clusters, bundles: Some(BundlesData::even(bundles)?), ..Self::default() })
     }
 
+    /// All clusters that it or its topics may be in.
+    pub fn named_clusters(&self) -> BTreeSet<String> {
+        self.replication_clusters.union(&self.allowed_clusters).cloned().collect()
+    }
+
     /// The schema rule, the newer way before the older.
     pub fn schema_compatibility(&self) -> SchemaCompatibility {
         match (self.schema_compatibility_strategy, self.schema_auto_update_compatibility_strategy) {

@@ -67,6 +67,10 @@ pub struct ClusterData {
     /// Which of the cluster's listeners is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listener_name: Option<String>,
+    /// Own field: the control link's address, `https://host:port`, or `http://host:port` to go without TLS; unset = the
+    /// admin address is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region_link_url: Option<String>,
 }
 
 /// A name of a tenant or cluster: letters, digits, `_`, `-`, `=`, `:`, `.`.
@@ -113,7 +117,12 @@ impl ClusterData {
                 return refuse(url, rule);
             }
         }
-        Ok(())
+        match self.region_link_url.as_deref().filter(|url| !url.is_empty()) {
+            Some(url) if !url.starts_with("http://") && !url.starts_with("https://") => {
+                refuse(url, "a control link's address begins with https://, or http:// to go without TLS")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -138,5 +147,9 @@ mod tests {
         assert!(cluster.check().is_err());
         let cluster = ClusterData { broker_service_url: Some("pulsar://a:1,b:1".into()), ..Default::default() };
         assert!(cluster.check().is_ok());
+        let link = |url: &str| ClusterData { region_link_url: Some(url.into()), ..Default::default() }.check();
+        assert!(link("").is_ok() && link("https://a:6680").is_ok() && link("http://a").is_ok());
+        assert!(link("grpc://a:6680").is_err());
+        assert_eq!(serde_json::to_value(ClusterData::default()).unwrap().get("regionLinkUrl"), None);
     }
 }

@@ -6,6 +6,7 @@
 //! Must never know: the settings.
 
 use crate::keys::Key;
+use crate::record::Header;
 use crate::write::Tries;
 use crate::{Registry, RegistryError};
 use meridian_metadata::Condition;
@@ -28,30 +29,32 @@ impl Registry {
         let cluster_key = Key::Cluster(cluster.clone());
         let tenant = TenantInfo { admin_roles: BTreeSet::new(), allowed_clusters: BTreeSet::from([cluster.clone()]) };
         let policies = Policies::of_cluster(&cluster, bundles)?;
+        // Without a stamp: what a first start creates is never newer than what another region has.
+        let local = Header::default();
         let mut tries = Tries::of(&cluster_key);
         loop {
             tries.next()?;
             let mut operations = Vec::new();
             match self.find::<ClusterData>(&cluster_key).await? {
-                None => operations.push(cluster_key.put(data, Condition::Absent)?),
+                None => operations.push(cluster_key.put(&local, data, Condition::Absent)?),
                 Some(found) => {
                     let readdressed = with_addresses(&found.value, data);
                     if readdressed != found.value {
-                        operations.push(cluster_key.put(&readdressed, Condition::Is(found.version))?);
+                        operations.push(cluster_key.put(&local, &readdressed, Condition::Is(found.version))?);
                     }
                 }
             }
             for name in TENANTS {
                 let key = Key::Tenant(name.to_owned());
                 if self.find::<TenantInfo>(&key).await?.is_none() {
-                    operations.push(key.put(&tenant, Condition::Absent)?);
+                    operations.push(key.put(&local, &tenant, Condition::Absent)?);
                 }
             }
             for name in NAMESPACES {
                 let Ok(namespace) = NamespaceName::parse(name) else { continue };
                 let key = Key::Namespace(namespace);
                 if self.find::<Policies>(&key).await?.is_none() {
-                    operations.push(key.put(&policies, Condition::Absent)?);
+                    operations.push(key.put(&local, &policies, Condition::Absent)?);
                 }
             }
             if operations.is_empty() || self.try_commit(&mut tries, operations).await? {

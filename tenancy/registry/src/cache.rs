@@ -5,13 +5,14 @@
 //! Must never know: the store.
 
 use crate::keys::Key;
-use crate::record::decode;
+use crate::record::{Header, Tombstone, decode, decode_header};
 use crate::registry::Changed;
 use meridian_metadata::{Entry, MetadataError};
 use meridian_policy::{ClusterData, PartitionedTopic, Policies, TenantInfo, TopicPolicies};
+use meridian_topology::{SharedChange, Stamp};
 use meridian_types::{NamespaceName, TopicName};
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Everything.
@@ -23,6 +24,21 @@ pub(crate) struct Cache {
     pub(crate) topic_policies: HashMap<TopicName, Arc<TopicPolicies>>,
     /// By namespace, so that one namespace's topics are listed without the others.
     pub(crate) partitioned: HashMap<NamespaceName, BTreeMap<TopicName, Arc<PartitionedTopic>>>,
+    /// What stands beside the values that regions may share, by key.
+    pub(crate) headers: BTreeMap<String, (Key, Header)>,
+    /// What is left of deleted ones, by the key that they had.
+    pub(crate) tombstones: BTreeMap<String, (Key, Tombstone)>,
+    /// The greatest stamp seen.
+    pub(crate) latest: Stamp,
+}
+
+/// What a change of the store means.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Meaning {
+    /// For those who act on values; `None` for keys that are not known here.
+    pub(crate) changed: Option<Changed>,
+    /// For those who bring it to other regions.
+    pub(crate) shared: Option<SharedChange>,
 }
 
 impl Cache {
@@ -47,12 +63,18 @@ impl Cache {
             Key::Partitioned(topic) => {
                 self.partitioned.get(&topic.namespace()).is_some_and(|topics| topics.contains_key(topic))
             }
+            Key::Ended(_) => false,
         }
     }
 
-    /// Applies a change; answers its place, `None` for keys that are not known here.
-    pub(crate) fn apply(&mut self, path: &str, value: Option<&[u8]>) -> Result<Option<Changed>, MetadataError> {
-        let Some(key) = Key::parse(path) else { return Ok(None) };
+    /// Applies a change; answers what it means.
+    pub(crate) fn apply(&mut self, path: &str, value: Option<&[u8]>) -> Result<Meaning, MetadataError> {
+        if let Some(key) = Key::of_tombstone(path) {
+            return self.apply_tombstone(key, path, value);
+        }
+        let Some(key) = Key::parse(path) else { return Ok(Meaning::default()) };
+        let clusters_before = self.clusters_of(&key);
+        let header = self.apply_header(&key, path, value);
         match key.clone() {
             Key::Cluster(name) => set(&mut self.clusters, name, path, value)?,
             Key::Tenant(name) => set(&mut self.tenants, name, path, value)?,
@@ -71,14 +93,54 @@ impl Cache {
                     self.partitioned.remove(&namespace);
                 }
             }
+            Key::Ended(_) => {}
         }
-        Ok(Some(match key {
-            Key::Cluster(name) => Changed::Cluster(name),
-            Key::Tenant(name) => Changed::Tenant(name),
-            Key::Namespace(name) => Changed::Namespace(name),
-            Key::TopicPolicies(topic) => Changed::TopicPolicies(topic),
-            Key::Partitioned(topic) => Changed::Partitioned(topic),
-        }))
+        header?;
+        let shared = match self.clusters_of(&key) == clusters_before {
+            true => key.is_shared().then(|| SharedChange::Key(path.to_owned())),
+            false => Some(SharedChange::Everything),
+        };
+        let changed = match key {
+            Key::Cluster(name) => Some(Changed::Cluster(name)),
+            Key::Tenant(name) => Some(Changed::Tenant(name)),
+            Key::Namespace(name) => Some(Changed::Namespace(name)),
+            Key::TopicPolicies(topic) => Some(Changed::TopicPolicies(topic)),
+            Key::Partitioned(topic) => Some(Changed::Partitioned(topic)),
+            Key::Ended(_) => None,
+        };
+        Ok(Meaning { changed, shared })
+    }
+
+    fn apply_tombstone(&mut self, key: Key, path: &str, value: Option<&[u8]>) -> Result<Meaning, MetadataError> {
+        let of = key.path();
+        match value {
+            Some(bytes) => {
+                let tombstone = Tombstone::decode(path, bytes)?;
+                self.latest = self.latest.max(tombstone.stamp);
+                self.tombstones.insert(of.clone(), (key, tombstone));
+            }
+            None => drop(self.tombstones.remove(&of)),
+        }
+        Ok(Meaning { changed: None, shared: Some(SharedChange::Key(of)) })
+    }
+
+    fn apply_header(&mut self, key: &Key, path: &str, value: Option<&[u8]>) -> Result<(), MetadataError> {
+        self.headers.remove(path);
+        if let Some(bytes) = value.filter(|_| key.is_shared()) {
+            let header = decode_header(path, bytes)?;
+            self.latest = self.latest.max(header.stamp.unwrap_or_default());
+            self.headers.insert(path.to_owned(), (key.clone(), header));
+        }
+        Ok(())
+    }
+
+    /// The regions that others than this record itself depend on: those of a namespace or of a topic's policies.
+    fn clusters_of(&self, key: &Key) -> Option<BTreeSet<String>> {
+        match key {
+            Key::Namespace(name) => self.namespaces.get(name).map(|policies| policies.named_clusters()),
+            Key::TopicPolicies(topic) => self.topic_policies.get(topic)?.replication_clusters.clone(),
+            _ => None,
+        }
     }
 }
 
@@ -119,11 +181,34 @@ mod tests {
         let topic = TopicName::parse("t/n/x").unwrap();
         let path = Key::Partitioned(topic.clone()).path();
         let changed = cache.apply(&path, Some(br#"{"v":1,"data":{"partitions":2}}"#)).unwrap();
-        assert_eq!(changed, Some(Changed::Partitioned(topic.clone())));
+        let shared = Some(SharedChange::Key(path.clone()));
+        assert_eq!(changed, Meaning { changed: Some(Changed::Partitioned(topic.clone())), shared });
         assert_eq!(cache.partitioned[&topic.namespace()][&topic].partitions, 2);
         cache.apply(&path, None).unwrap();
         assert!(cache.partitioned.is_empty());
-        assert_eq!(cache.apply("tenancy/later/x", Some(b"?")), Ok(None));
+        assert_eq!(cache.apply("tenancy/later/x", Some(b"?")), Ok(Meaning::default()));
+        assert!(cache.headers.is_empty());
+    }
+
+    #[test]
+    fn stamps_and_tombstones_are_kept_beside_values() {
+        let mut cache = Cache::default();
+        let record = br#"{"v":1,"stamp":"0000000000000005-00000001","data":{}}"#;
+        cache.apply("tenancy/tenant/t", Some(record)).unwrap();
+        assert_eq!(cache.latest.time, 5);
+        assert_eq!(cache.headers["tenancy/tenant/t"].1.stamp, Some(cache.latest));
+        let tombstone =
+            br#"{"v":1,"stamp":"0000000000000007-00000001","born":"0000000000000005-00000001","kept_ms":1}"#;
+        cache.apply("tenancy/tenant/t", None).unwrap();
+        let meaning = cache.apply("tenancy/tombstone/tenant/t", Some(tombstone)).unwrap();
+        assert_eq!(meaning.shared, Some(SharedChange::Key("tenancy/tenant/t".into())));
+        assert!(cache.headers.is_empty());
+        assert!(cache.tombstones["tenancy/tenant/t"].1.version().deleted);
+        assert_eq!(cache.latest.time, 7);
+        let two = br#"{"v":1,"data":{"replication_clusters":["a","b"]}}"#;
+        let meaning = cache.apply("tenancy/namespace/t/n", Some(two)).unwrap();
+        assert_eq!(meaning.shared, Some(SharedChange::Everything), "whatever is in it concerns others now");
+        assert_eq!(cache.apply("tenancy/cluster/c", Some(br#"{"v":1,"data":{}}"#)).unwrap().shared, None);
     }
 
     #[test]

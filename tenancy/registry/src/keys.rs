@@ -7,6 +7,10 @@
 //! | `tenancy/namespace/TENANT/NAMESPACE` | the policies of a namespace |
 //! | `tenancy/topic/TENANT/NAMESPACE/DOMAIN/TOPIC` | the policies of a topic |
 //! | `tenancy/partitioned/TENANT/NAMESPACE/DOMAIN/TOPIC` | a partitioned topic |
+//! | `tenancy/tombstone/…` | what is left of a deleted record, under the rest of its key |
+//!
+//! A topic without partitions has no record; its end in a namespace that regions share is a tombstone of the key
+//! `tenancy/ended/TENANT/NAMESPACE/DOMAIN/TOPIC`.
 //!
 //! Invariants: a key that was made here is parsed back to the same; others are passed over.
 //! Failure: none.
@@ -25,7 +29,11 @@ pub(crate) enum Key {
     Namespace(NamespaceName),
     TopicPolicies(TopicName),
     Partitioned(TopicName),
+    Ended(TopicName),
 }
+
+/// Tombstones begin with it.
+const TOMBSTONES: &str = "tombstone/";
 
 impl Key {
     /// What it is called in errors.
@@ -36,6 +44,7 @@ impl Key {
             Key::Namespace(_) => "namespace",
             Key::TopicPolicies(_) => "topic policies",
             Key::Partitioned(_) => "partitioned topic",
+            Key::Ended(_) => "ended topic",
         }
     }
 
@@ -44,7 +53,7 @@ impl Key {
         match self {
             Key::Cluster(name) | Key::Tenant(name) => name.clone(),
             Key::Namespace(namespace) => namespace.to_string(),
-            Key::TopicPolicies(topic) | Key::Partitioned(topic) => topic.to_string(),
+            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Ended(topic) => topic.to_string(),
         }
     }
 
@@ -56,7 +65,24 @@ impl Key {
             Key::Namespace(namespace) => format!("{PREFIX}namespace/{namespace}"),
             Key::TopicPolicies(topic) => format!("{PREFIX}topic/{}", topic_path(topic)),
             Key::Partitioned(topic) => format!("{PREFIX}partitioned/{}", topic_path(topic)),
+            Key::Ended(topic) => format!("{PREFIX}ended/{}", topic_path(topic)),
         }
+    }
+
+    /// Where its tombstone is.
+    pub(crate) fn tombstone(&self) -> String {
+        format!("{PREFIX}{TOMBSTONES}{}", &self.path()[PREFIX.len()..])
+    }
+
+    /// What a tombstone is of.
+    pub(crate) fn of_tombstone(path: &str) -> Option<Self> {
+        let rest = path.strip_prefix(PREFIX)?.strip_prefix(TOMBSTONES)?;
+        Self::parse(&format!("{PREFIX}{rest}")).filter(|key| key.is_shared())
+    }
+
+    /// Regions may share it.
+    pub(crate) fn is_shared(&self) -> bool {
+        !matches!(self, Key::Cluster(_))
     }
 
     /// What a key in the store stands for, `None` for keys that this program does not know.
@@ -68,6 +94,7 @@ impl Key {
             "namespace" => NamespaceName::parse(rest).ok().map(Key::Namespace),
             "topic" => parse_topic(rest).map(Key::TopicPolicies),
             "partitioned" => parse_topic(rest).map(Key::Partitioned),
+            "ended" => parse_topic(rest).map(Key::Ended),
             _ => None,
         }
     }
@@ -111,11 +138,15 @@ mod tests {
             (Key::Tenant("t".into()), "tenancy/tenant/t"),
             (Key::Namespace(namespace.clone()), "tenancy/namespace/t/n"),
             (Key::TopicPolicies(topic.clone()), "tenancy/topic/t/n/non-persistent/a b%"),
-            (Key::Partitioned(topic), "tenancy/partitioned/t/n/non-persistent/a b%"),
+            (Key::Partitioned(topic.clone()), "tenancy/partitioned/t/n/non-persistent/a b%"),
+            (Key::Ended(topic), "tenancy/ended/t/n/non-persistent/a b%"),
         ];
         for (key, path) in keys {
             assert_eq!(key.path(), path);
-            assert_eq!(Key::parse(path), Some(key));
+            assert_eq!(Key::parse(path), Some(key.clone()));
+            assert_eq!(key.tombstone(), path.replacen("tenancy/", "tenancy/tombstone/", 1));
+            assert_eq!(Key::of_tombstone(&key.tombstone()), Some(key.clone()).filter(Key::is_shared));
+            assert_eq!((Key::of_tombstone(path), Key::parse(&key.tombstone())), (None, None));
         }
         assert!("tenancy/namespace/t/n".starts_with(&namespaces_of("t")));
         assert!("tenancy/topic/t/n/persistent/x".starts_with(&topic_policies_of(&namespace)));

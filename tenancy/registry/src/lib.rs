@@ -4,7 +4,10 @@
 //! be read here; whoever has to act on a change is told its place.
 //! Invariants: R1 the cache is written by the watch alone, in the order of the store; R2 a write that answers `Ok` is seen
 //! by every later read here; R3 a namespace has a tenant, a partitioned topic a namespace that is not being deleted,
-//! also when both are changed at once; R4 a write whose outcome is unknown is read back before it is repeated.
+//! also when both are changed at once; R4 a write whose outcome is unknown is read back before it is repeated; R5 what
+//! regions share carries a version ([`meridian_topology::ObjectVersion`]), and of two versions the greater one stays,
+//! whatever the order in which they come; R6 what is deleted leaves a tombstone in the same transaction, until every
+//! region that shared it is known to have it; R7 what names no other region never leaves this one.
 //! Failure: [`RegistryError`]. While the store can't be reached, reads go on from memory and writes fail; a record that
 //! can't be read is reported and left out, so that what hangs on it is refused.
 //! Must never know: sessions, frames, topics' content.
@@ -13,14 +16,19 @@
 mod bootstrap;
 mod cache;
 mod keys;
+mod merge;
 mod namespaces;
 mod record;
 mod registry;
+mod remote;
+mod shared;
 mod tenants;
 mod topics;
 mod write;
 
 pub use registry::{Changed, Registry};
+pub use remote::Deletions;
+pub use shared::SharingSettings;
 
 use meridian_metadata::MetadataError;
 use meridian_policy::PolicyError;

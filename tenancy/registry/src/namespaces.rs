@@ -5,6 +5,7 @@
 //! Must never know: who may call, topics' content.
 
 use crate::keys::{Key, partitioned_of, topic_policies_of};
+use crate::record::decode_header;
 use crate::write::{Beside, Tries};
 use crate::{Registry, RegistryError};
 use meridian_metadata::{Condition, Operation};
@@ -14,7 +15,7 @@ use meridian_types::NamespaceName;
 /// Hash ranges of a namespace that asks for none.
 const DEFAULT_BUNDLES: u32 = 4;
 /// Records of a namespace deleted in one transaction.
-const DELETED_AT_ONCE: usize = 500;
+const DELETED_AT_ONCE: usize = 250;
 
 impl Registry {
     /// Creates a namespace; bundles and replication clusters that are not given get their defaults.
@@ -92,21 +93,28 @@ impl Registry {
                 return Err(RegistryError::InUse { kind: key.kind(), name: key.name(), by });
             }
             self.delete_topic_policies_of(name).await?;
-            if self.try_commit(&mut tries, vec![key.delete(Condition::Is(entry.version))]).await? {
+            let header = decode_header(&entry.key, &entry.value)?;
+            if self.try_commit(&mut tries, self.deletion(&key, &header, Condition::Is(entry.version))?).await? {
                 return Ok(());
             }
         }
     }
 
-    async fn delete_topic_policies_of(&self, name: &NamespaceName) -> Result<(), RegistryError> {
+    pub(crate) async fn delete_topic_policies_of(&self, name: &NamespaceName) -> Result<(), RegistryError> {
         loop {
             let page = self.store.range(&topic_policies_of(name), None, DELETED_AT_ONCE).await?;
             if page.entries.is_empty() {
                 return Ok(());
             }
-            let delete =
-                |entry: meridian_metadata::Entry| Operation::Delete { key: entry.key, condition: Condition::Any };
-            self.store.commit(page.entries.into_iter().map(delete).collect()).await?;
+            let mut operations = Vec::new();
+            for entry in page.entries {
+                match (Key::parse(&entry.key), decode_header(&entry.key, &entry.value)) {
+                    (Some(key), Ok(header)) => operations.extend(self.deletion(&key, &header, Condition::Any)?),
+                    // What can't be read is deleted nevertheless.
+                    _ => operations.push(Operation::Delete { key: entry.key, condition: Condition::Any }),
+                }
+            }
+            self.store.commit(operations).await?;
         }
     }
 }

@@ -5,14 +5,16 @@
 //! Must never know: who reads.
 
 use crate::RegistryError;
-use crate::cache::Cache;
+use crate::cache::{Cache, Meaning};
 use crate::keys::{Key, PREFIX};
+use crate::shared::{Sharing, SharingSettings};
 use arc_swap::ArcSwap;
 use meridian_metadata::{SharedStore, Version, Watch, WatchEvent};
 use meridian_policy::{
     BrokerDefaults, ClusterData, EffectivePolicies, PartitionedTopic, Policies, TenantInfo, TopicPolicies, resolve,
 };
-use meridian_types::{NamespaceName, TopicName};
+use meridian_topology::SharedChange;
+use meridian_types::{NamespaceName, RegionId, TopicName};
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -45,7 +47,8 @@ pub enum Changed {
 /// See the module.
 pub struct Registry {
     pub(crate) store: SharedStore,
-    cache: RwLock<Cache>,
+    pub(crate) cache: RwLock<Cache>,
+    pub(crate) sharing: Sharing,
     defaults: ArcSwap<BrokerDefaults>,
     changes: broadcast::Sender<Changed>,
     /// The version up to which the cache holds the store.
@@ -59,12 +62,27 @@ impl Registry {
     /// # Errors
     /// [`RegistryError::Store`] if the store can't be read.
     pub async fn open(store: SharedStore, defaults: BrokerDefaults) -> Result<Arc<Self>, RegistryError> {
+        Self::open_with(store, defaults, SharingSettings::default()).await
+    }
+
+    /// As [`Registry::open`], with what bounds the sharing with other regions.
+    ///
+    /// # Errors
+    /// As [`Registry::open`].
+    pub async fn open_with(
+        store: SharedStore,
+        defaults: BrokerDefaults,
+        settings: SharingSettings,
+    ) -> Result<Arc<Self>, RegistryError> {
         let version = store.current_version().await?;
         let cache = Cache::load(&store.scan(PREFIX).await?);
         let changes = store.watch(PREFIX, Some(version)).await?;
+        let sharing = Sharing::new(RegionId::of(&defaults.cluster), settings);
+        sharing.recover(cache.latest);
         let registry = Arc::new(Self {
             store,
             cache: RwLock::new(cache),
+            sharing,
             defaults: ArcSwap::from_pointee(defaults),
             changes: broadcast::Sender::new(CHANGES_QUEUED),
             applied: watch::Sender::new(version),
@@ -188,27 +206,38 @@ impl Registry {
     }
 
     fn apply(&self, event: WatchEvent, position: Version) {
-        let applied = match &event {
-            WatchEvent::Put(entry) => self.cache.write().apply(&entry.key, Some(&entry.value)),
-            WatchEvent::Delete { key, .. } => self.cache.write().apply(key, None),
-            WatchEvent::Rescan => Ok(None),
+        let applied = {
+            let mut cache = self.cache.write();
+            let applied = match &event {
+                WatchEvent::Put(entry) => cache.apply(&entry.key, Some(&entry.value)),
+                WatchEvent::Delete { key, .. } => cache.apply(key, None),
+                WatchEvent::Rescan => Ok(Meaning::default()),
+            };
+            // What is written later here is later than everything that was seen here.
+            self.sharing.recover(cache.latest);
+            applied
         };
-        let changed = applied.unwrap_or_else(|error| {
+        let meaning = applied.unwrap_or_else(|error| {
             tracing::error!(%error, "a record of the registry is left out");
-            Some(Changed::Everything)
+            Meaning { changed: Some(Changed::Everything), shared: None }
         });
         self.applied.send_replace(position);
-        if let Some(changed) = changed {
+        if let Some(changed) = meaning.changed {
             self.tell(changed);
+        }
+        if let Some(shared) = meaning.shared {
+            self.sharing.tell(shared);
         }
     }
 
     async fn rescan(&self) -> Result<Version, RegistryError> {
         let version = self.store.current_version().await?;
         let cache = Cache::load(&self.store.scan(PREFIX).await?);
+        self.sharing.recover(cache.latest);
         *self.cache.write() = cache;
         self.applied.send_replace(version);
         self.tell(Changed::Everything);
+        self.sharing.tell(SharedChange::Everything);
         Ok(version)
     }
 }

@@ -9,6 +9,7 @@ use crate::write::{Beside, Tries};
 use crate::{Registry, RegistryError};
 use meridian_metadata::Condition;
 use meridian_policy::{ClusterData, PolicyError, TenantInfo};
+use meridian_topology::{RegionSpec, Regions, TopologyError};
 
 impl Registry {
     /// Creates a cluster.
@@ -17,7 +18,7 @@ impl Registry {
     /// [`RegistryError`].
     pub async fn create_cluster(&self, name: &str, data: &ClusterData) -> Result<(), RegistryError> {
         ClusterData::check_name(name)?;
-        data.check()?;
+        self.check_cluster(name, data)?;
         self.create(&Key::Cluster(name.to_owned()), data, Beside::Nothing).await
     }
 
@@ -32,10 +33,24 @@ impl Registry {
     ) -> Result<R, E> {
         self.update(&Key::Cluster(name.to_owned()), |data: &mut ClusterData| {
             let result = change(data)?;
-            data.check().map_err(RegistryError::from)?;
+            self.check_cluster(name, data)?;
             Ok(result)
         })
         .await
+    }
+
+    /// The regions that there are, as values.
+    pub fn regions(&self) -> Regions {
+        let own = self.defaults().cluster.clone();
+        let specs: Vec<RegionSpec> =
+            self.cache.read().clusters.iter().map(|(name, data)| region_spec(name, data)).collect();
+        Regions::new(own, specs)
+    }
+
+    fn check_cluster(&self, name: &str, data: &ClusterData) -> Result<(), RegistryError> {
+        data.check()?;
+        let refused = |error: TopologyError| PolicyError { what: error.to_string(), rule: "" };
+        Ok(self.regions().admit(&region_spec(name, data)).map_err(refused)?)
     }
 
     /// Deletes a cluster that no tenant and no namespace names.
@@ -105,7 +120,7 @@ impl Registry {
                 let by = format!("it has namespaces ({})", first.key.trim_start_matches("tenancy/namespace/"));
                 return Err(RegistryError::InUse { kind: key.kind(), name: name.to_owned(), by });
             }
-            if self.try_commit(&mut tries, vec![key.delete(Condition::Is(found.version))]).await? {
+            if self.try_commit(&mut tries, self.deletion(&key, &found.header, Condition::Is(found.version))?).await? {
                 return Ok(());
             }
         }
@@ -120,5 +135,26 @@ impl Registry {
             }
         }
         Ok(())
+    }
+}
+
+/// A cluster entry as a region.
+fn region_spec(name: &str, data: &ClusterData) -> RegionSpec {
+    let data = data.clone();
+    RegionSpec {
+        name: name.to_owned(),
+        service_url: data.service_url,
+        service_url_tls: data.service_url_tls,
+        broker_service_url: data.broker_service_url,
+        broker_service_url_tls: data.broker_service_url_tls,
+        tls_enabled: data.broker_client_tls_enabled,
+        tls_allow_insecure: data.tls_allow_insecure_connection,
+        trust_certs_file: data.broker_client_trust_certs_file_path,
+        key_file: data.broker_client_key_file_path,
+        certificate_file: data.broker_client_certificate_file_path,
+        authentication_plugin: data.authentication_plugin,
+        authentication_parameters: data.authentication_parameters,
+        link_url: data.region_link_url,
+        peer_names: data.peer_cluster_names.unwrap_or_default(),
     }
 }

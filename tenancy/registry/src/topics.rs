@@ -30,14 +30,27 @@ impl Registry {
             let namespace = self.check_namespace_of(topic).await?;
             let found = self.find::<TopicPolicies>(&key).await?;
             let condition = found.as_ref().map_or(Condition::Absent, |found| Condition::Is(found.version));
-            let before = found.map(|found| found.value).unwrap_or_default();
-            let mut policies = before.clone();
+            let (before, header) = found.map_or_else(Default::default, |found| (found.value, Some(found.header)));
+            let mut policies: TopicPolicies = before.clone();
             let result = change(&mut policies)?;
             if policies == before {
                 return Ok(result);
             }
-            let write = if policies.is_empty() { key.delete(condition) } else { key.put(&policies, condition)? };
-            if self.try_commit(&mut tries, vec![namespace, write]).await? {
+            let mut operations = vec![namespace];
+            match header {
+                Some(header) if policies.is_empty() => operations.extend(self.deletion(&key, &header, condition)?),
+                Some(header) => {
+                    let header = self.next_header(&key, &policies, &header);
+                    operations.push(key.put(&header, &policies, condition)?);
+                }
+                None => {
+                    let ended = self.find_tombstone(&key).await?;
+                    let header = self.first_header(&key, &policies, ended.as_ref().map(|(tombstone, _)| tombstone));
+                    operations.push(key.put(&header, &policies, condition)?);
+                    operations.extend(ended.map(|(_, version)| key.delete_tombstone(version)));
+                }
+            }
+            if self.try_commit(&mut tries, operations).await? {
                 return Ok(result);
             }
         }

@@ -5,13 +5,14 @@
 //! Must never know: which rules a record has.
 
 use crate::keys::Key;
-use crate::record::{decode, encode};
+use crate::record::{Header, Tombstone, decode, decode_header, encode};
 use crate::{Registry, RegistryError};
 use meridian_metadata::{Condition, MetadataError, Operation, Version};
-use meridian_policy::{Policies, TenantInfo};
+use meridian_policy::{ClusterData, PartitionedTopic, Policies, TenantInfo, TopicPolicies};
 use meridian_types::{NamespaceName, TopicName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often a change is tried against others.
@@ -80,7 +81,28 @@ pub(crate) enum Beside<'a> {
 /// A record as read.
 pub(crate) struct Found<T> {
     pub(crate) value: T,
+    pub(crate) header: Header,
     pub(crate) version: Version,
+}
+
+/// What is stored under a key of this crate.
+pub(crate) trait Record: Serialize + DeserializeOwned + Clone + PartialEq {
+    /// Regions that share it from now on, whatever it says later. Only namespaces remember them: what hangs on one is
+    /// shared as it is.
+    fn regions(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+}
+
+impl Record for ClusterData {}
+impl Record for TenantInfo {}
+impl Record for TopicPolicies {}
+impl Record for PartitionedTopic {}
+
+impl Record for Policies {
+    fn regions(&self) -> BTreeSet<String> {
+        Some(self.named_clusters()).filter(|named| named.len() > 1).unwrap_or_default()
+    }
 }
 
 impl Key {
@@ -92,14 +114,25 @@ impl Key {
         RegistryError::Exists { kind: self.kind(), name: self.name() }
     }
 
-    pub(crate) fn put<T: Serialize>(&self, value: &T, condition: Condition) -> Result<Operation, RegistryError> {
+    pub(crate) fn put<T: Serialize>(
+        &self,
+        header: &Header,
+        value: &T,
+        condition: Condition,
+    ) -> Result<Operation, RegistryError> {
         let key = self.path();
-        let value = encode(&key, value)?;
+        let value = encode(&key, header, value)?;
         Ok(Operation::Put { key, value, condition, ephemeral: None })
     }
 
-    pub(crate) fn delete(&self, condition: Condition) -> Operation {
-        Operation::Delete { key: self.path(), condition }
+    pub(crate) fn put_tombstone(&self, tombstone: &Tombstone) -> Result<Operation, RegistryError> {
+        let key = self.tombstone();
+        let value = tombstone.encode(&key)?;
+        Ok(Operation::Put { key, value, condition: Condition::Any, ephemeral: None })
+    }
+
+    pub(crate) fn delete_tombstone(&self, version: Version) -> Operation {
+        Operation::Delete { key: self.tombstone(), condition: Condition::Is(version) }
     }
 }
 
@@ -107,7 +140,67 @@ impl Registry {
     /// The record from the store itself.
     pub(crate) async fn find<T: DeserializeOwned>(&self, key: &Key) -> Result<Option<Found<T>>, RegistryError> {
         let Some(entry) = self.store.get(&key.path()).await? else { return Ok(None) };
-        Ok(Some(Found { value: decode(&entry.key, &entry.value)?, version: entry.version }))
+        let header = decode_header(&entry.key, &entry.value)?;
+        Ok(Some(Found { value: decode(&entry.key, &entry.value)?, header, version: entry.version }))
+    }
+
+    /// What is left of a deleted record, from the store itself.
+    pub(crate) async fn find_tombstone(&self, key: &Key) -> Result<Option<(Tombstone, Version)>, RegistryError> {
+        if !key.is_shared() {
+            return Ok(None);
+        }
+        let Some(entry) = self.store.get(&key.tombstone()).await? else { return Ok(None) };
+        Ok(Some((Tombstone::decode(&entry.key, &entry.value)?, entry.version)))
+    }
+
+    /// The header of a record that is created, after the life that the tombstone is of.
+    pub(crate) fn first_header<T: Record>(&self, key: &Key, value: &T, before: Option<&Tombstone>) -> Header {
+        if !key.is_shared() {
+            return Header::default();
+        }
+        if let Some(tombstone) = before {
+            self.sharing.recover(tombstone.stamp);
+        }
+        let stamp = Some(self.sharing.tick());
+        let ended = before.map(|tombstone| tombstone.born);
+        Header { stamp, born: stamp, ended, regions: value.regions(), detached: false }
+    }
+
+    /// The header of a record that is changed.
+    pub(crate) fn next_header<T: Record>(&self, key: &Key, value: &T, before: &Header) -> Header {
+        if !key.is_shared() {
+            return Header::default();
+        }
+        let mut regions = value.regions();
+        // A copy that left the others stays as it is until it names others again.
+        if before.detached && regions.is_empty() {
+            return before.clone();
+        }
+        regions.extend(before.regions.iter().cloned());
+        let born = before.version(self.sharing.region()).born;
+        self.sharing.recover(before.stamp.unwrap_or_default());
+        let stamp = Some(self.sharing.tick());
+        Header { stamp, born: Some(born), ended: before.ended, regions, detached: false }
+    }
+
+    /// Deletes a record; others that share it learn of it by a tombstone in the same transaction.
+    pub(crate) fn deletion(
+        &self,
+        key: &Key,
+        header: &Header,
+        condition: Condition,
+    ) -> Result<Vec<Operation>, RegistryError> {
+        let mut operations = vec![Operation::Delete { key: key.path(), condition }];
+        let regions = self.sharers(key, header);
+        if !regions.is_empty() {
+            let mut version = header.version(self.sharing.region());
+            self.sharing.recover(version.stamp);
+            if !header.detached {
+                (version.deleted, version.stamp) = (true, self.sharing.tick());
+            }
+            operations.push(key.put_tombstone(&Tombstone::new(version, regions, self.sharing.now_ms()))?);
+        }
+        Ok(operations)
     }
 
     /// Writes; false if a condition did not hold or the outcome is unknown, and then the caller reads again.
@@ -124,7 +217,7 @@ impl Registry {
 
     /// Creates a record that must not exist. A creation whose outcome was unknown and that is found as wanted is one's
     /// own (R4).
-    pub(crate) async fn create<T: Serialize + DeserializeOwned + PartialEq>(
+    pub(crate) async fn create<T: Record>(
         &self,
         key: &Key,
         value: &T,
@@ -140,20 +233,23 @@ impl Registry {
                 }
                 return Err(key.exists());
             }
-            operations.push(key.put(value, Condition::Absent)?);
+            let before = self.find_tombstone(key).await?;
+            let header = self.first_header(key, value, before.as_ref().map(|(tombstone, _)| tombstone));
+            operations.push(key.put(&header, value, Condition::Absent)?);
+            operations.extend(before.map(|(_, version)| key.delete_tombstone(version)));
             if self.try_commit(&mut tries, operations).await? {
                 return Ok(());
             }
         }
     }
 
-    async fn beside(&self, beside: &Beside<'_>) -> Result<Vec<Operation>, RegistryError> {
+    pub(crate) async fn beside(&self, beside: &Beside<'_>) -> Result<Vec<Operation>, RegistryError> {
         match beside {
             Beside::Nothing => Ok(Vec::new()),
             Beside::TenantOf(namespace) => {
                 let key = Key::Tenant(namespace.tenant().to_owned());
                 let found = self.find::<TenantInfo>(&key).await?.ok_or_else(|| key.not_found())?;
-                Ok(vec![key.put(&found.value, Condition::Is(found.version))?])
+                Ok(vec![key.put(&found.header, &found.value, Condition::Is(found.version))?])
             }
             Beside::NamespaceOf(topic) => Ok(vec![self.check_namespace_of(topic).await?]),
         }
@@ -174,7 +270,7 @@ impl Registry {
         mut change: impl FnMut(&mut T) -> Result<R, E>,
     ) -> Result<R, E>
     where
-        T: Serialize + DeserializeOwned + Clone + PartialEq,
+        T: Record,
         E: From<RegistryError>,
     {
         let mut tries = Tries::of(key);
@@ -193,7 +289,8 @@ impl Registry {
                 self.visible(found.version).await?;
                 return Ok(result);
             }
-            if self.try_commit(&mut tries, vec![key.put(&value, Condition::Is(found.version))?]).await? {
+            let header = self.next_header(key, &value, &found.header);
+            if self.try_commit(&mut tries, vec![key.put(&header, &value, Condition::Is(found.version))?]).await? {
                 return Ok(result);
             }
             written = Some((value, result));
@@ -206,7 +303,8 @@ impl Registry {
         loop {
             tries.next()?;
             let Some(entry) = self.store.get(&key.path()).await? else { return self.gone(key, &tries).await };
-            if self.try_commit(&mut tries, vec![key.delete(Condition::Is(entry.version))]).await? {
+            let header = decode_header(&entry.key, &entry.value)?;
+            if self.try_commit(&mut tries, self.deletion(key, &header, Condition::Is(entry.version))?).await? {
                 return Ok(());
             }
         }
