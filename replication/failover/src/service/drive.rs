@@ -1,0 +1,186 @@
+//! Drives a planned switch: the machine of [`crate::switch`] with a clock and calls.
+//!
+//! Invariants: S2; W1 to W4 are the machine's.
+//! Failure: a switch whose process ends behind the hand-over is finished by telling the target at the next start.
+//! Must never know: how topics drain.
+
+use super::{FailoverCall, FailoverReply, FailoverService, now_ms};
+use crate::FailoverError;
+use crate::record::{ActiveRecord, NamespaceState, Phase};
+use crate::switch::{Account, Effect, Event, Switch};
+use meridian_types::NamespaceName;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+impl FailoverService {
+    /// Hands a namespace over to another region: nothing is lost, nothing is seen twice, publishes are held meanwhile. Made
+    /// anywhere, carried out where the namespace is active.
+    ///
+    /// # Errors
+    /// Every [`FailoverError`]; nothing was switched then, but for [`FailoverError::Unreachable`], which may have come after
+    /// the hand-over: ask again.
+    pub async fn switch(self: &Arc<Self>, namespace: &NamespaceName, to: &str) -> Result<Account, FailoverError> {
+        self.check_region(namespace, to)?;
+        let state = self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+        if state.record.active == to {
+            return Err(FailoverError::AlreadyActive(to.to_owned()));
+        }
+        if state.record.active != self.own {
+            return self.switch_elsewhere(namespace, to, &state.record.active).await;
+        }
+        self.reach(namespace, to, &state.record).await?;
+        self.claim(namespace)?;
+        let region = to.to_owned();
+        // A task of its own: whoever asked may go away.
+        let (service, namespace, to) = (self.clone(), namespace.clone(), to.to_owned());
+        let driven = tokio::spawn(async move {
+            let outcome = service.drive(&namespace, &to).await;
+            service.release(&namespace);
+            outcome
+        });
+        let limit = Duration::from_millis(self.settings.drain_ms.saturating_mul(2));
+        match tokio::time::timeout(limit, driven).await {
+            Ok(driven) => driven.unwrap_or_else(|error| Err(FailoverError::Host(error.to_string()))),
+            // Only telling has no end of its own (W2).
+            Err(_) => {
+                let reason = "the namespace was handed over, and the region is told of it until it answers".to_owned();
+                Err(FailoverError::Unreachable { region, reason })
+            }
+        }
+    }
+
+    /// Nothing is held, let alone handed over, for a target that does not answer.
+    async fn reach(&self, namespace: &NamespaceName, to: &str, record: &ActiveRecord) -> Result<(), FailoverError> {
+        let call = FailoverCall::Learn { namespace: namespace.to_string(), record: record.clone() };
+        let reason = match self.peers.call(to, call).await {
+            Ok(FailoverReply::Record(Some(known))) if known.epoch == record.epoch => return Ok(()),
+            Ok(FailoverReply::Record(Some(known))) => format!("it is at epoch {}, not {}", known.epoch, record.epoch),
+            Ok(FailoverReply::Refused(why)) | Err(why) => why,
+            Ok(_) => "its answer is no record".to_owned(),
+        };
+        Err(FailoverError::Unreachable { region: to.to_owned(), reason })
+    }
+
+    async fn switch_elsewhere(
+        &self,
+        namespace: &NamespaceName,
+        to: &str,
+        active: &str,
+    ) -> Result<Account, FailoverError> {
+        let call = FailoverCall::Switch { namespace: namespace.to_string(), to: to.to_owned() };
+        match self.peers.call(active, call).await {
+            Ok(FailoverReply::Switched(account)) => {
+                self.learn(namespace, &account.record, false).await?;
+                Ok(account)
+            }
+            Ok(FailoverReply::Refused(why)) => Err(FailoverError::Host(format!("region {active}: {why}"))),
+            Ok(_) => Err(FailoverError::Unreadable("the answer is no account".to_owned())),
+            Err(reason) => Err(FailoverError::Unreachable { region: active.to_owned(), reason }),
+        }
+    }
+
+    fn claim(&self, namespace: &NamespaceName) -> Result<(), FailoverError> {
+        let mut known = self.known.write();
+        let Some(one) = known.get_mut(namespace) else {
+            return Err(FailoverError::NotManaged(namespace.to_string()));
+        };
+        if one.switching {
+            let (to, begun_ms) = match &one.state.phase {
+                Phase::Draining { to, begun_ms, .. } => (to.clone(), *begun_ms),
+                Phase::Steady => ("another region".to_owned(), 0),
+            };
+            return Err(FailoverError::UnderWay { to, begun_ms });
+        }
+        one.switching = true;
+        Ok(())
+    }
+
+    fn release(&self, namespace: &NamespaceName) {
+        if let Some(one) = self.known.write().get_mut(namespace) {
+            one.switching = false;
+        }
+    }
+
+    async fn drive(&self, namespace: &NamespaceName, to: &str) -> Result<Account, FailoverError> {
+        let current = self.active_here(namespace)?.record;
+        let (mut switch, effects) = Switch::begin(&current, to, now_ms(), self.settings.drain_ms);
+        let mut effects: VecDeque<Effect> = effects.into();
+        loop {
+            let Some(effect) = effects.pop_front() else {
+                let due_ms = switch.due_ms().unwrap_or_else(|| now_ms().saturating_add(1000));
+                sleep(Duration::from_millis(due_ms.saturating_sub(now_ms()))).await;
+                effects.extend(switch.handle(Event::Tick, now_ms()));
+                continue;
+            };
+            let event = match effect {
+                Effect::End(outcome) => return outcome,
+                Effect::Freeze => self.hold(namespace, to, &current).await,
+                Effect::Poll => match self.host.left(namespace, to).await {
+                    Ok((entries, acks)) => Event::Left { entries, acks },
+                    Err(error) => {
+                        tracing::warn!(%namespace, %error, "what is left to drain is not known");
+                        Event::Left { entries: u64::MAX, acks: u64::MAX }
+                    }
+                },
+                Effect::Store(record) => self.hand_over(namespace, &record).await,
+                Effect::Tell(record) => self.tell_target(namespace, to, &record).await,
+                Effect::Thaw => {
+                    self.set_phase(namespace, Phase::Steady);
+                    self.host.rule_changed(namespace).await;
+                    Event::Thawed
+                }
+                Effect::Move => {
+                    self.host.move_clients(namespace, to).await;
+                    self.tell_all(namespace).await;
+                    Event::Moved
+                }
+            };
+            effects.extend(switch.handle(event, now_ms()));
+        }
+    }
+
+    async fn hold(&self, namespace: &NamespaceName, to: &str, current: &ActiveRecord) -> Event {
+        let begun_ms = now_ms();
+        let deadline_ms = begun_ms.saturating_add(self.settings.drain_ms);
+        self.set_phase(namespace, Phase::Draining { to: to.to_owned(), begun_ms, deadline_ms });
+        tracing::info!(%namespace, epoch = %current.epoch, to, "publishes are held for a planned switch");
+        let limit = Duration::from_millis(self.settings.drain_ms);
+        match tokio::time::timeout(limit, self.host.freeze(namespace)).await {
+            Ok(Ok(())) => Event::Frozen,
+            Ok(Err(error)) => Event::Refused(error),
+            Err(_) => Event::Refused(FailoverError::Host("what was in flight was not stored in time".to_owned())),
+        }
+    }
+
+    /// The phase is of this process alone: one that ends while it holds publishes has handed nothing over.
+    fn set_phase(&self, namespace: &NamespaceName, phase: Phase) {
+        if let Some(one) = self.known.write().get_mut(namespace) {
+            one.state.phase = phase;
+        }
+    }
+
+    async fn hand_over(&self, namespace: &NamespaceName, record: &ActiveRecord) -> Event {
+        let state = NamespaceState { confirmed: true, ..NamespaceState::new(record.clone()) };
+        let _turn = self.changes.lock().await;
+        match self.save(namespace, &state).await {
+            Ok(()) => {
+                self.remember(namespace, state);
+                Event::Stored
+            }
+            Err(error) => Event::NotStored(error),
+        }
+    }
+
+    async fn tell_target(&self, namespace: &NamespaceName, to: &str, record: &ActiveRecord) -> Event {
+        let call = FailoverCall::Learn { namespace: namespace.to_string(), record: record.clone() };
+        match self.peers.call(to, call).await {
+            Ok(FailoverReply::Record(Some(known))) if known.epoch >= record.epoch => Event::Told,
+            other => {
+                tracing::warn!(%namespace, to, ?other, "the new active region was not told yet, trying again");
+                Event::NotTold
+            }
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Regions in one process: real services over memory stores, a network that can be cut, and hosts that only keep count.
+
+use meridian_failover::record::PublishRule;
+use meridian_failover::returning::Tail;
+use meridian_failover::service::Settings;
+use meridian_failover::{
+    ActiveRecord, FailoverCall, FailoverError, FailoverReply, FailoverService, Host, LinkRule, PeerCalls, TopicCost,
+};
+use meridian_metadata::{BoxFuture, MemoryStore, SharedStore};
+use meridian_types::{EntryId, LedgerId, NamespaceName, Position, TopicName};
+use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+fn at(entry: i64) -> Position {
+    Position { ledger_id: LedgerId(1), entry_id: EntryId(entry) }
+}
+
+fn topic() -> TopicName {
+    TopicName::parse("persistent://t/n/orders").unwrap()
+}
+
+#[derive(Default)]
+struct Net {
+    services: Mutex<HashMap<String, Weak<FailoverService>>>,
+    cut: Mutex<HashSet<(String, String)>>,
+}
+
+impl Net {
+    fn isolate(&self, region: &str, others: &[&str]) {
+        let mut cut = self.cut.lock();
+        for other in others {
+            cut.insert((region.to_owned(), (*other).to_owned()));
+            cut.insert(((*other).to_owned(), region.to_owned()));
+        }
+    }
+
+    fn heal(&self) {
+        self.cut.lock().clear();
+    }
+}
+
+struct Peers {
+    own: String,
+    net: Arc<Net>,
+}
+
+impl PeerCalls for Peers {
+    fn call<'a>(&'a self, region: &'a str, call: FailoverCall) -> BoxFuture<'a, Result<FailoverReply, String>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            if self.net.cut.lock().contains(&(self.own.clone(), region.to_owned())) {
+                return Err("disconnected".to_owned());
+            }
+            let there = self.net.services.lock().get(region).and_then(Weak::upgrade);
+            // As on the wire.
+            let call = serde_json::to_vec(&call).unwrap();
+            let reply = there.ok_or("down")?.answer(&self.own, serde_json::from_slice(&call).unwrap()).await;
+            Ok(serde_json::from_slice(&serde_json::to_vec(&reply).unwrap()).unwrap())
+        })
+    }
+}
+
+#[derive(Default)]
+struct Counting {
+    regions: Vec<String>,
+    left: Mutex<Vec<(u64, u64)>>,
+    frozen: Mutex<u32>,
+    moved_to: Mutex<Vec<String>>,
+    undelivered: Mutex<u64>,
+    cuts: Mutex<u32>,
+    released: Mutex<u32>,
+}
+
+impl Host for Counting {
+    fn regions_of(&self, _: &NamespaceName) -> Vec<String> {
+        self.regions.clone()
+    }
+
+    fn rule_changed<'a>(&'a self, _: &'a NamespaceName) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
+    }
+
+    fn freeze<'a>(&'a self, _: &'a NamespaceName) -> BoxFuture<'a, Result<(), FailoverError>> {
+        *self.frozen.lock() += 1;
+        Box::pin(async { Ok(()) })
+    }
+
+    fn left<'a>(&'a self, _: &'a NamespaceName, _: &'a str) -> BoxFuture<'a, Result<(u64, u64), FailoverError>> {
+        let mut left = self.left.lock();
+        let now = if left.len() > 1 { left.remove(0) } else { left.first().copied().unwrap_or_default() };
+        Box::pin(async move { Ok(now) })
+    }
+
+    fn move_clients<'a>(&'a self, _: &'a NamespaceName, target: &'a str) -> BoxFuture<'a, ()> {
+        self.moved_to.lock().push(target.to_owned());
+        Box::pin(async {})
+    }
+
+    fn cost<'a>(&'a self, _: &'a NamespaceName, _: &'a str) -> BoxFuture<'a, Vec<TopicCost>> {
+        let missing = *self.undelivered.lock();
+        let cost =
+            TopicCost { topic: topic().to_string(), missing, link: "running".to_owned(), subscriptions: Vec::new() };
+        Box::pin(async move { vec![cost] })
+    }
+
+    fn cut_tails<'a>(
+        &'a self,
+        _: &'a NamespaceName,
+        record: &'a ActiveRecord,
+        store: &'a (dyn Fn(Tail) -> BoxFuture<'a, Result<(), FailoverError>> + Sync),
+    ) -> BoxFuture<'a, Result<(), FailoverError>> {
+        Box::pin(async move {
+            *self.cuts.lock() += 1;
+            let entries = std::mem::take(&mut *self.undelivered.lock());
+            if entries != 0 {
+                let tail = Tail {
+                    topic: topic(),
+                    epoch: record.epoch,
+                    active: record.active.clone(),
+                    after: at(-1),
+                    to: at(entries as i64 - 1),
+                    entries,
+                    cut_ms: 1,
+                    replayed_to: None,
+                    dropped: false,
+                };
+                store(tail).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn replay_tail<'a>(&'a self, tail: &'a Tail) -> BoxFuture<'a, Result<Position, FailoverError>> {
+        Box::pin(async move { Ok(tail.to) })
+    }
+
+    fn release_tail<'a>(&'a self, _: &'a Tail) -> BoxFuture<'a, Result<(), FailoverError>> {
+        *self.released.lock() += 1;
+        Box::pin(async { Ok(()) })
+    }
+}
+
+struct Region {
+    name: &'static str,
+    service: Arc<FailoverService>,
+    host: Arc<Counting>,
+    store: SharedStore,
+}
+
+struct World {
+    net: Arc<Net>,
+    names: Vec<&'static str>,
+    namespace: NamespaceName,
+}
+
+const QUICK: Settings = Settings { beat_ms: 100, confirm_ms: 400, drain_ms: 300 };
+
+impl World {
+    fn new(names: &[&'static str]) -> Self {
+        Self { net: Arc::default(), names: names.to_vec(), namespace: NamespaceName::parse("t/n").unwrap() }
+    }
+
+    async fn region(&self, name: &'static str, store: SharedStore) -> Region {
+        let host = Arc::new(Counting {
+            regions: self.names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Counting::default()
+        });
+        let peers = Arc::new(Peers { own: name.to_owned(), net: self.net.clone() });
+        let service = FailoverService::open(name, store.clone(), host.clone(), peers, QUICK).await.unwrap();
+        self.net.services.lock().insert(name.to_owned(), Arc::downgrade(&service));
+        service.start();
+        Region { name, service, host, store }
+    }
+
+    async fn regions(&self) -> Vec<Region> {
+        let mut regions = Vec::new();
+        for name in &self.names {
+            regions.push(self.region(name, Arc::new(MemoryStore::new())).await);
+        }
+        regions
+    }
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..400 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("not in time: {what}");
+}
+
+impl Region {
+    fn rule(&self, world: &World) -> PublishRule {
+        self.service.publish_rule(&world.namespace)
+    }
+
+    fn is_active(&self, world: &World) -> bool {
+        self.rule(world) == PublishRule::Accept
+    }
+
+    fn sends_to(&self, world: &World, region: &str) -> bool {
+        self.rule(world) == PublishRule::Moved { to: region.to_owned() }
+    }
+}
+
+#[tokio::test]
+async fn a_planned_switch_hands_over_when_nothing_is_left_and_comes_back_the_same_way() {
+    let world = World::new(&["west", "east"]);
+    let regions = world.regions().await;
+    let (west, east) = (&regions[0], &regions[1]);
+    assert!(west.is_active(&world) && east.is_active(&world), "without a record all regions are active");
+    west.service.manage(&world.namespace, "west").await.unwrap();
+    until("both know", || west.is_active(&world) && east.sends_to(&world, "west")).await;
+
+    *west.host.left.lock() = vec![(7, 3), (0, 1), (0, 0)];
+    // Asked at the region that is not active: it is carried out where it is.
+    let account = east.service.switch(&world.namespace, "east").await.unwrap();
+    assert_eq!((account.drained_entries, account.drained_acks), (7, 3));
+    assert!(east.is_active(&world) && west.sends_to(&world, "east"));
+    assert_eq!(*west.host.moved_to.lock(), ["east"]);
+    assert_eq!(*west.host.cuts.lock(), 0, "a hand-over leaves no tail");
+
+    let back = east.service.switch(&world.namespace, "west").await.unwrap();
+    assert_eq!(back.record.epoch.counter, 3);
+    assert!(west.is_active(&world) && east.sends_to(&world, "west"));
+}
+
+#[tokio::test]
+async fn what_does_not_drain_is_not_switched() {
+    let world = World::new(&["west", "east"]);
+    let regions = world.regions().await;
+    let (west, east) = (&regions[0], &regions[1]);
+    west.service.manage(&world.namespace, "west").await.unwrap();
+    *west.host.left.lock() = vec![(5, 0)];
+    let (first, second) =
+        tokio::join!(west.service.switch(&world.namespace, "east"), west.service.switch(&world.namespace, "east"));
+    let errors = [first.unwrap_err(), second.unwrap_err()];
+    assert!(errors.iter().any(|error| matches!(error, FailoverError::UnderWay { .. })), "{errors:?}");
+    assert!(
+        errors.iter().any(|error| matches!(error, FailoverError::NotDrained { entries_left: 5, .. })),
+        "{errors:?}"
+    );
+    assert!(west.is_active(&world) && east.sends_to(&world, "west"));
+    let unknown = west.service.switch(&world.namespace, "north").await.unwrap_err();
+    assert!(matches!(unknown, FailoverError::UnknownRegion { .. }));
+    let same = west.service.switch(&world.namespace, "west").await.unwrap_err();
+    assert_eq!(same, FailoverError::AlreadyActive("west".to_owned()));
+}
+
+#[tokio::test]
+async fn a_forced_switch_deposes_the_old_region_and_keeps_its_tail() {
+    let world = World::new(&["west", "east", "north"]);
+    let regions = world.regions().await;
+    let (west, east, north) = (&regions[0], &regions[1], &regions[2]);
+    west.service.manage(&world.namespace, "west").await.unwrap();
+    *west.host.undelivered.lock() = 4;
+    until("east has heard the figures", || {
+        east.service.state(&world.namespace).is_some() && north.sends_to(&world, "west")
+    })
+    .await;
+    let mut report = east.service.cost(&world.namespace, "east").await.unwrap();
+    assert!(report.exact && report.missing == 4, "{report:?}");
+    // One beat at least, so that east has figures of its own when west is away.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+
+    world.net.isolate("west", &["east", "north"]);
+    report = east.service.cost(&world.namespace, "east").await.unwrap();
+    assert!(
+        !report.exact && report.missing == 4 && report.blockers.iter().any(|why| why.contains("west")),
+        "{report:?}"
+    );
+    let planned = east.service.switch(&world.namespace, "east").await.unwrap_err();
+    assert!(matches!(planned, FailoverError::Unreachable { .. }), "{planned}");
+    let old = west.service.state(&world.namespace).unwrap().record.epoch;
+    let record = east.service.force(&world.namespace).await.unwrap();
+    assert!(record.forced && east.is_active(&world));
+    until("north follows", || north.sends_to(&world, "east")).await;
+    assert!(west.is_active(&world), "it can't know");
+    assert_eq!(east.service.link_rule(&world.namespace, Some(old)), LinkRule::Stale { current: record.epoch });
+    assert!(east.service.settlement(&world.namespace).await.is_err());
+
+    world.net.heal();
+    until("west is deposed", || west.sends_to(&world, "east")).await;
+    until("its tail is set aside", || west.service.link_epoch(&world.namespace) == Ok(Some(record.epoch))).await;
+    let settlement = east.service.settlement(&world.namespace).await.unwrap();
+    assert!(settlement.settled && settlement.missing == 4 && settlement.dealt_with == 0, "{settlement:?}");
+    assert_eq!(settlement.expected_missing, Some(4));
+    assert_eq!(settlement.open, [topic().to_string()]);
+
+    let tail = west.service.replay(&topic(), record.epoch).await.unwrap();
+    assert!(tail.is_over() && *west.host.released.lock() == 1);
+    assert!(west.service.replay(&topic(), record.epoch).await.is_err(), "not twice");
+    assert_eq!(east.service.settlement(&world.namespace).await.unwrap().dealt_with, 4);
+    // And back, as a planned one.
+    west.service.switch(&world.namespace, "west").await.unwrap();
+    assert!(west.is_active(&world) && east.sends_to(&world, "west"));
+}
+
+#[tokio::test]
+async fn a_region_that_starts_asks_before_it_takes_publishes() {
+    let world = World::new(&["west", "east"]);
+    let mut regions = world.regions().await;
+    let west = regions.remove(0);
+    let east = &regions[0];
+    west.service.manage(&world.namespace, "west").await.unwrap();
+    let (store, name) = (west.store.clone(), west.name);
+    drop(west);
+    let record = east.service.force(&world.namespace).await.unwrap();
+
+    let west = world.region(name, store.clone()).await;
+    assert!(matches!(west.rule(&world), PublishRule::Hold(_)), "not before somebody was asked");
+    until("it has heard", || west.sends_to(&world, "east")).await;
+    until("nothing pends", || west.service.link_epoch(&world.namespace) == Ok(Some(record.epoch))).await;
+    assert_eq!(*west.host.cuts.lock(), 1);
+    drop(west);
+
+    // Alone it waits, then goes on: availability, with a warning.
+    east.service.switch(&world.namespace, "west").await.unwrap_err();
+    world.net.isolate("east", &["west"]);
+    let alone = world.region("west", store).await;
+    assert!(alone.sends_to(&world, "east"), "what it knows outlives it");
+    let again = world.region("east", east.store.clone()).await;
+    assert!(matches!(again.rule(&world), PublishRule::Hold(_)));
+    assert_eq!(again.service.unconfirmed(), 1);
+    until("it goes on alone", || again.is_active(&world)).await;
+}
+
+#[tokio::test]
+async fn two_forced_switches_unseen_by_each_other_end_as_one() {
+    let world = World::new(&["west", "east", "north"]);
+    let regions = world.regions().await;
+    let (west, east, north) = (&regions[0], &regions[1], &regions[2]);
+    west.service.manage(&world.namespace, "west").await.unwrap();
+    until("all know", || east.sends_to(&world, "west") && north.sends_to(&world, "west")).await;
+    world.net.isolate("west", &["east", "north"]);
+    world.net.isolate("east", &["west", "north"]);
+    let (one, other) =
+        (east.service.force(&world.namespace).await.unwrap(), north.service.force(&world.namespace).await.unwrap());
+    assert_ne!(one.epoch, other.epoch);
+    world.net.heal();
+    let winner = if one.epoch > other.epoch { &one } else { &other };
+    until("all agree", || {
+        regions.iter().all(|region| {
+            let state = region.service.state(&world.namespace).unwrap();
+            state.record == *winner && !state.tail_pending
+        })
+    })
+    .await;
+    assert_eq!(regions.iter().filter(|region| region.is_active(&world)).count(), 1);
+    let loser = if winner.active == "east" { north } else { east };
+    assert_eq!(*loser.host.cuts.lock(), 1, "it was deposed without handing over");
+}
