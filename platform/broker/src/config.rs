@@ -167,6 +167,7 @@ pub fn default_topic_limits() -> TopicLimits {
         max_message_bytes: 0,
         encryption_required: false,
         deduplication: false,
+        global_producers: false,
         dedup_max_producers: 10_000,
         dedup_snapshot_entries: 1_000,
         message_ttl_s: 0,

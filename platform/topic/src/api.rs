@@ -117,6 +117,8 @@ pub struct ProducerRequest {
     pub schema_version: Option<i64>,
     /// Create this subscription at earliest first.
     pub initial_subscription: Option<String>,
+    /// A link on this connection matches receipts by source position.
+    pub receipts_by_position: bool,
     /// The principal, for statistics.
     pub principal: Option<String>,
 }
@@ -149,6 +151,8 @@ pub struct Publish {
     pub marker: bool,
     /// Chunked message part.
     pub is_chunk: bool,
+    /// Where the sending region stores it; links only.
+    pub source: Option<Position>,
     /// Bytes from the 0x0e01 magic on; the session has checked the checksum.
     pub payload: Bytes,
 }
@@ -291,6 +295,8 @@ pub struct TopicLimits {
     pub encryption_required: bool,
     /// Deduplication is on.
     pub deduplication: bool,
+    /// Producers are the same in all regions: deduplication knows them by name whatever region their messages came by.
+    pub global_producers: bool,
     /// Producers remembered by deduplication at most.
     pub dedup_max_producers: u32,
     /// Snapshot the deduplication marks every so many entries.
@@ -415,6 +421,23 @@ pub struct ProducerStats {
     pub throughput_in: f64,
 }
 
+/// Figures of another region's producer here.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs)]
+pub struct LinkStats {
+    /// The sending region.
+    pub region: String,
+    /// Of the topic there, 0 = unknown.
+    pub incarnation: u64,
+    pub producer: ProducerStats,
+    /// Origin positions: handed to storage, stored, and the one that was refused and is waited for.
+    pub pushed: Position,
+    pub persisted: Position,
+    pub refused: Option<Position>,
+    pub duplicates: u64,
+    pub given_up: u64,
+}
+
 /// Figures of one consumer.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
@@ -492,6 +515,8 @@ pub struct TopicStats {
     pub publish_latency_us_p50: u64,
     pub publish_latency_us_p99: u64,
     pub producers: Vec<ProducerStats>,
+    /// Producers of other regions' replicators.
+    pub links: Vec<LinkStats>,
     pub waiting_producers: u32,
     pub subscriptions: Vec<SubscriptionStats>,
     /// `None` for non-persistent topics.

@@ -12,6 +12,7 @@ pub mod dedup;
 pub mod delayed;
 mod dispatch;
 pub mod nonpersistent;
+pub mod origins;
 pub mod persistent;
 mod producers;
 pub mod rates;
@@ -20,7 +21,7 @@ pub mod ttl;
 
 pub use api::{
     AccessMode, AckMode, AckRequest, ClientSink, ConsumerKey, ConsumerStats, Delivery, InitialCursor, KeySharedPolicy,
-    LastMessage, ProducerKey, ProducerReady, ProducerRequest, ProducerStats, Publish, Receipt, SeekTo,
+    LastMessage, LinkStats, ProducerKey, ProducerReady, ProducerRequest, ProducerStats, Publish, Receipt, SeekTo,
     SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError, TopicErrorKind, TopicHandle, TopicLimits,
     TopicStats,
 };

@@ -163,6 +163,8 @@ pub struct EffectivePolicies {
     pub backlog_age_policy: BacklogQuotaPolicy,
     /// Deduplication.
     pub deduplication: bool,
+    /// Producers are the same in all regions.
+    pub global_producers: bool,
     /// Its marks are stored so often, in seconds.
     pub deduplication_snapshot_s: u32,
     /// How the topic is stored.
@@ -235,6 +237,7 @@ pub fn resolve(topic: Option<&TopicPolicies>, namespace: &Policies, broker: &Bro
         backlog_quota_s: unsigned(age.limit_time.unwrap_or(-1)),
         backlog_age_policy: age.policy.unwrap_or(broker.backlog_policy),
         deduplication: topic.deduplication_enabled.or(namespace.deduplication_enabled).unwrap_or(broker.deduplication),
+        global_producers: topic.global_producers.or(namespace.global_producers).unwrap_or(false),
         deduplication_snapshot_s: levels.deduplication_snapshot_s(),
         persistence: levels.persistence().clone(),
         max_producers: limit(topic.max_producers, namespace.max_producers_per_topic, broker.max_producers),

@@ -267,6 +267,9 @@ pub struct Policies {
     /// Subscription types that may be used; empty = all.
     #[serde(default, deserialize_with = "lenient::or_default")]
     pub subscription_types_enabled: BTreeSet<String>,
+    /// Producers are the same in all regions: one that goes on in another region is deduplicated there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global_producers: Option<bool>,
     /// Marks of deduplication are stored so often, in seconds.
     #[serde(
         default,

@@ -42,6 +42,9 @@ pub struct TopicPolicies {
     /// Deduplication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deduplication_enabled: Option<bool>,
+    /// Producers are the same in all regions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global_producers: Option<bool>,
     /// Marks of deduplication are stored so often, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deduplication_snapshot_interval_seconds: Option<u32>,

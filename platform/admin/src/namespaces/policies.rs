@@ -53,6 +53,7 @@ const TABLE: &[Line] = &[
         "deduplicationSnapshotInterval must be 0 or more"
     ),
     field!("deduplication", deduplication_enabled),
+    field!("globalProducers", global_producers),
     field!("encryptionRequired", encryption_required),
     field!("delayedDelivery", delayed_delivery_policies),
     field!("inactiveTopicPolicies", inactive_topic_policies),

@@ -54,6 +54,7 @@ const TABLE: &[Line] = &[
         "deduplicationSnapshotInterval must be 0 or more"
     )
     .applied_by(|all| shown(&all.deduplication_snapshot_s)),
+    field!("globalProducers", global_producers).applied_by(|all| shown(&all.global_producers)),
     field!("deduplicationEnabled", deduplication_enabled).applied_by(|all| shown(&all.deduplication)),
     field!("delayedDelivery", delayed_delivery).applied_by(|all| shown(&all.delayed_delivery)),
     field!("inactiveTopicPolicies", inactive_topic_policies).applied_by(|all| shown(&all.inactive_topics)),

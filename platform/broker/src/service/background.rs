@@ -114,7 +114,9 @@ fn is_unused(stats: &TopicStats, policies: &EffectivePolicies, now_ms: u64) -> b
     if !policy.delete_while_inactive || idle_ms < u64::from(policy.max_inactive_duration_seconds) * 1000 {
         return false;
     }
-    let free = |all_gone: bool| stats.producers.is_empty() && stats.waiting_producers == 0 && all_gone;
+    // A link keeps the topic: what it brings would only make it again.
+    let unused = stats.producers.is_empty() && stats.links.is_empty() && stats.waiting_producers == 0;
+    let free = |all_gone: bool| unused && all_gone;
     match policy.inactive_topic_delete_mode {
         InactiveTopicDeleteMode::DeleteWhenNoSubscriptions => free(stats.subscriptions.is_empty()),
         InactiveTopicDeleteMode::DeleteWhenSubscriptionsCaughtUp => {

@@ -104,6 +104,7 @@ fn limits_of(policies: &EffectivePolicies, base: &TopicLimits) -> TopicLimits {
         max_message_bytes: policies.max_message_bytes,
         encryption_required: policies.encryption_required,
         deduplication: policies.deduplication,
+        global_producers: policies.global_producers,
         message_ttl_s: policies.message_ttl_s,
         delayed_delivery: policies.delayed_delivery.active,
         delayed_tick_ms: policies.delayed_delivery.tick_time,

@@ -2,7 +2,7 @@
 
 use super::{BrokerService, now_ms};
 use crate::error::BrokerError;
-use crate::schema::{CompatibilityStrategy, SchemaError, SchemaInfo};
+use crate::schema::{CompatibilityStrategy, PutRules, SchemaError, SchemaInfo};
 use meridian_topic::TopicHandle;
 use meridian_types::TopicName;
 use std::sync::Arc;
@@ -19,6 +19,22 @@ impl BrokerService {
         author: Option<&str>,
     ) -> Result<u64, BrokerError> {
         let rules = self.schema_rules(topic);
+        Ok(self.schemas.put(topic, info, rules, author.unwrap_or_default(), now_ms()).await?)
+    }
+
+    /// The version of a schema that another region's replicator brings; a rule of its own says whether it may be new.
+    ///
+    /// # Errors
+    /// [`BrokerError::Schema`].
+    pub async fn register_link_schema(
+        &self,
+        topic: &TopicName,
+        info: SchemaInfo,
+        author: Option<&str>,
+    ) -> Result<u64, BrokerError> {
+        let policies = self.registry.namespace(&topic.namespace());
+        let may_update = policies.is_none_or(|policies| policies.is_allow_auto_update_schema_with_replicator);
+        let rules = PutRules { may_update, ..self.schema_rules(topic) };
         Ok(self.schemas.put(topic, info, rules, author.unwrap_or_default(), now_ms()).await?)
     }
 

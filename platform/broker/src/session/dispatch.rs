@@ -89,6 +89,7 @@ impl Session {
             messages: header.num_messages.max(1) as u32,
             marker: header.marker,
             is_chunk: header.is_chunk,
+            source: header.message_id,
             payload,
         });
         Ok(())
@@ -173,12 +174,6 @@ impl Session {
 
 /// Why a SEND is refused without asking its topic.
 fn refusal(header: &SendHeader, payload: &[u8]) -> Option<(ServerError, String)> {
-    if header.message_id.is_some() {
-        return Some((
-            ServerError::NotAllowedError,
-            "Only shadow topic supports sending messages with messageId".into(),
-        ));
-    }
     if header.txnid.is_some() {
         return Some((ServerError::NotAllowedError, "Transactions are not enabled.".into()));
     }

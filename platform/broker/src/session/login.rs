@@ -46,6 +46,11 @@ fn knows_end_of_topic(version: &str) -> bool {
     !["pulsar go", "pulsar-go", "pulsar-cpp"].iter().any(|name| version.starts_with(name))
 }
 
+/// What clients expect, and behind it what other regions know this broker by.
+fn server_version(version: &str) -> String {
+    format!("Pulsar Server{version} Meridian/{version}")
+}
+
 impl Session {
     pub(super) fn connect(&self, mut connect: CommandConnect) -> Result<Credentials, String> {
         if self.client().is_some() {
@@ -118,19 +123,21 @@ impl Session {
             broker_entry_metadata: config.expose_broker_entry_metadata
                 && flags.supports_broker_entry_metadata()
                 && protocol >= 18,
+            repl_dedup: flags.supports_repl_dedup_by_lid_and_eid(),
             auth_refresh: flags.supports_auth_refresh(),
             knows_end_of_topic: knows_end_of_topic(&connect.client_version),
         };
         tracing::debug!(peer = %self.peer, client = info.version, protocol, "connected");
         let _ = self.client.set(info);
         self.send(CommandConnected {
-            server_version: format!("Pulsar Server{}", config.version),
+            server_version: server_version(&config.version),
             protocol_version: Some(protocol),
             max_message_size: Some(config.session.max_message_bytes as i32),
             // A flag is a promise to serve the matching commands; what is not set is not served.
             feature_flags: Some(FeatureFlags {
                 supports_topic_watchers: Some(config.topic_list_watcher),
                 supports_topic_watcher_reconcile: Some(config.topic_list_watcher),
+                supports_repl_dedup_by_lid_and_eid: Some(true),
                 supports_get_partitioned_metadata_without_auto_creation: Some(true),
                 ..Default::default()
             }),
@@ -170,7 +177,7 @@ impl Session {
             }
             asked_for = Some(expires_ms);
             self.send(CommandAuthChallenge {
-                server_version: Some(format!("Pulsar Server{}", self.service.config().version)),
+                server_version: Some(server_version(&self.service.config().version)),
                 challenge: Some(AuthData {
                     auth_method_name: Some(principal.method.clone()),
                     auth_data: Some(Bytes::from_static(b"PulsarAuthRefresh")),

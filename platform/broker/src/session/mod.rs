@@ -51,6 +51,8 @@ pub struct ClientInfo {
     pub broker_entry_metadata: bool,
     /// It answers AUTH_CHALLENGE at any time.
     pub auth_refresh: bool,
+    /// It matches receipts of a replicator by source position.
+    pub repl_dedup: bool,
     /// Commands that it would close the connection for are not sent.
     pub knows_end_of_topic: bool,
 }

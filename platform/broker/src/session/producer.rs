@@ -6,6 +6,7 @@ use crate::access::Wish;
 use crate::error::BrokerError;
 use crate::service::Create;
 use bytes::Bytes;
+use meridian_topic::origins::is_link;
 use meridian_topic::{AccessMode, ProducerKey, ProducerRequest, TopicHandle};
 use meridian_types::TopicName;
 use meridian_wire::error::request_error;
@@ -95,7 +96,7 @@ impl Session {
         token: u64,
     ) -> Result<(), BrokerError> {
         let topic = self.service.topic(&name, Create::IfAllowed).await?;
-        let version = self.producer_schema(&name, request.schema.as_ref()).await?;
+        let version = self.producer_schema(&name, request).await?;
         let given = request.producer_name.clone().filter(|name| !name.is_empty());
         let user_provided_name = given.is_some() && request.user_provided_producer_name();
         let request = ProducerRequest {
@@ -110,6 +111,7 @@ impl Session {
             metadata: metadata_of(&request.metadata),
             schema_version: version.map(|version| version as i64),
             initial_subscription: request.initial_subscription_name.clone().filter(|name| !name.is_empty()),
+            receipts_by_position: self.client().is_some_and(|client| client.repl_dedup),
             principal: self.principal().acting().map(str::to_owned),
         };
         let producer_id = request.producer_id;
@@ -149,12 +151,17 @@ impl Session {
     async fn producer_schema(
         &self,
         topic: &TopicName,
-        schema: Option<&meridian_wire::proto::Schema>,
+        request: &CommandProducer,
     ) -> Result<Option<u64>, BrokerError> {
-        if let Some(info) = schemas::given(schema)? {
+        // A link brings messages of all schemas; each was admitted where it was sent.
+        let link = is_link(request.producer_name());
+        if let Some(info) = schemas::given(request.schema.as_ref())? {
+            if link {
+                return self.service.register_link_schema(topic, info, self.principal().acting()).await.map(Some);
+            }
             return self.service.register_schema(topic, info, self.principal().acting()).await.map(Some);
         }
-        if self.service.schema_enforced(topic) && self.service.schemas().latest(topic).await?.is_some() {
+        if !link && self.service.schema_enforced(topic) && self.service.schemas().latest(topic).await?.is_some() {
             let text =
                 format!("Producers cannot connect or send message without a schema to topics with a schema: {topic}");
             return Err(crate::schema::SchemaError::Incompatible(text).into());

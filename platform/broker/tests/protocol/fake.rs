@@ -292,6 +292,7 @@ impl TopicHandle for FakeTopic {
             publish_latency_us_p50: 0,
             publish_latency_us_p99: 0,
             producers: Vec::new(),
+            links: Vec::new(),
             waiting_producers: 0,
             subscriptions: Vec::new(),
             log: None,

@@ -4,8 +4,9 @@
 //!
 //! | at | size | field |
 //! |---|---|---|
-//! | 0 | 1 | version, 1 |
-//! | 1 | 3 | reserved, 0 |
+//! | 0 | 1 | version, 1 or 2 |
+//! | 1 | 1 | version 2: bit 0 = sequence ids are known one by one; version 1: reserved, 0 |
+//! | 2 | 2 | reserved, 0 |
 //! | 4 | 4 | CRC32C over bytes 0–3 and everything from 8 on |
 //! | 8 | 8 | ledger of the last entry covered |
 //! | 16 | 8 | entry of the last entry covered |
@@ -13,18 +14,21 @@
 //! | 32 | 4 | producers that follow |
 //!
 //! and for each producer: length of its name (2), sequence id (8), last activity in ms since 1970 (8), parts seen of the
-//! chunked message behind it (4; 0 = none) and only if there are some its sequence id (8) and uuid hash (8), then the
-//! name.
+//! chunked message behind it (4; 0 = none) and only if there are some its sequence id (8) and uuid hash (8), in version 2
+//! the number of ranges of stored sequence ids (2) and each one's first and last id (16), then the name. Version 2 is
+//! written only with its bit.
 //!
 //! Invariants: U6 what was encoded decodes to the same; U7 a decoder never panics and allocates no more than the bytes
 //! that it was given call for.
 //! Failure: [`SnapshotError`]; the marks are then made of the log from its first entry.
 
 use super::mark::{Mark, Partial};
+use super::ranges::Ranges;
 use meridian_types::{Classify, ErrorClass, Position};
 
-/// The version written.
+/// The version written, and the one written with ranges.
 const VERSION: u8 = 1;
+const VERSION_EXACT: u8 = 2;
 const HEAD_BYTES: usize = 36;
 /// A producer with an empty name and no parts.
 const PRODUCER_BYTES_MIN: usize = 22;
@@ -36,6 +40,8 @@ pub struct SnapshotProducer {
     pub name: String,
     /// Its persisted mark.
     pub mark: Mark,
+    /// Stored sequence ids, if they are known one by one.
+    pub ranges: Ranges,
     /// When it last did something, ms since 1970.
     pub last_active_ms: u64,
 }
@@ -47,6 +53,8 @@ pub struct Snapshot {
     pub covered: Position,
     /// When it was taken, ms since 1970.
     pub taken_ms: u64,
+    /// Stored sequence ids are known one by one.
+    pub exact: bool,
     /// By name.
     pub producers: Vec<SnapshotProducer>,
 }
@@ -58,7 +66,7 @@ pub enum SnapshotError {
     #[error("a deduplication snapshot of {0} bytes does not end where it should")]
     Length(usize),
     /// Written by a later version.
-    #[error("deduplication snapshot version {0} is not known (known: {VERSION})")]
+    #[error("deduplication snapshot version {0} is not known (known: {VERSION} and {VERSION_EXACT})")]
     Version(u8),
     /// The checksum does not match.
     #[error("deduplication snapshot is damaged: checksum {stored:#010x} is not {computed:#010x}")]
@@ -111,7 +119,8 @@ impl Snapshot {
         let producers: Vec<_> = self.producers.iter().filter(|one| one.name.len() <= usize::from(u16::MAX)).collect();
         let names: usize = producers.iter().map(|one| one.name.len()).sum();
         let mut raw = Vec::with_capacity(HEAD_BYTES + names + producers.len() * (PRODUCER_BYTES_MIN + 16));
-        raw.extend_from_slice(&[VERSION, 0, 0, 0, 0, 0, 0, 0]);
+        let version = if self.exact { VERSION_EXACT } else { VERSION };
+        raw.extend_from_slice(&[version, u8::from(self.exact), 0, 0, 0, 0, 0, 0]);
         raw.extend_from_slice(&self.covered.ledger_id.0.to_le_bytes());
         raw.extend_from_slice(&self.covered.entry_id.0.to_le_bytes());
         raw.extend_from_slice(&self.taken_ms.to_le_bytes());
@@ -128,6 +137,13 @@ impl Snapshot {
                 }
                 _ => raw.extend_from_slice(&0u32.to_le_bytes()),
             }
+            if self.exact {
+                raw.extend_from_slice(&(one.ranges.pairs().len() as u16).to_le_bytes());
+                for (first, last) in one.ranges.pairs() {
+                    raw.extend_from_slice(&first.to_le_bytes());
+                    raw.extend_from_slice(&last.to_le_bytes());
+                }
+            }
             raw.extend_from_slice(one.name.as_bytes());
         }
         let crc = checksum(&raw);
@@ -141,8 +157,9 @@ impl Snapshot {
     /// [`SnapshotError`] if they are short, long, damaged or of a later version.
     pub fn decode(raw: &[u8]) -> Result<Self, SnapshotError> {
         let mut cut = Cut { rest: raw, total: raw.len() };
-        let [version, ..] = cut.array::<4>()?;
-        if version != VERSION {
+        let [version, flags, ..] = cut.array::<4>()?;
+        let exact = version == VERSION_EXACT && flags & 1 == 1;
+        if version != VERSION && !exact {
             return Err(SnapshotError::Version(version));
         }
         let stored = u32::from_le_bytes(cut.array()?);
@@ -155,15 +172,15 @@ impl Snapshot {
         let count = u32::from_le_bytes(cut.array()?) as usize;
         let mut producers = Vec::with_capacity(count.min(cut.rest.len() / PRODUCER_BYTES_MIN));
         for _ in 0..count {
-            producers.push(Self::decode_producer(&mut cut)?);
+            producers.push(Self::decode_producer(&mut cut, exact)?);
         }
         if !cut.rest.is_empty() {
             return Err(SnapshotError::Length(raw.len()));
         }
-        Ok(Self { covered, taken_ms, producers })
+        Ok(Self { covered, taken_ms, exact, producers })
     }
 
-    fn decode_producer(cut: &mut Cut<'_>) -> Result<SnapshotProducer, SnapshotError> {
+    fn decode_producer(cut: &mut Cut<'_>, exact: bool) -> Result<SnapshotProducer, SnapshotError> {
         let name_bytes = usize::from(u16::from_le_bytes(cut.array()?));
         let sequence = i64::from_le_bytes(cut.array()?);
         let last_active_ms = u64::from_le_bytes(cut.array()?);
@@ -173,7 +190,13 @@ impl Snapshot {
             let sequence = i64::from_le_bytes(cut.array()?);
             partial = Some(Partial { sequence, uuid_hash: u64::from_le_bytes(cut.array()?), next });
         }
+        let count = if exact { u16::from_le_bytes(cut.array()?) } else { 0 };
+        let mut ranges = Ranges::default();
+        for _ in 0..count {
+            let first = i64::from_le_bytes(cut.array()?);
+            ranges.insert(first, i64::from_le_bytes(cut.array()?));
+        }
         let name = std::str::from_utf8(cut.bytes(name_bytes)?).map_err(|_| SnapshotError::Name)?;
-        Ok(SnapshotProducer { name: name.to_owned(), mark: Mark { sequence, partial }, last_active_ms })
+        Ok(SnapshotProducer { name: name.to_owned(), mark: Mark { sequence, partial }, ranges, last_active_ms })
     }
 }

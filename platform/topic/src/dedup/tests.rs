@@ -1,5 +1,6 @@
 //! Deduplication marks: scripts, exactly-once over crashes, snapshots.
 
+use super::ranges::Ranges;
 use super::*;
 use proptest::prelude::*;
 
@@ -161,9 +162,20 @@ fn sample() -> Snapshot {
     Snapshot {
         covered: Position::new(3, 4),
         taken_ms: 5,
+        exact: false,
         producers: vec![
-            SnapshotProducer { name: "ab".to_owned(), mark: Mark { sequence: 6, partial: None }, last_active_ms: 7 },
-            SnapshotProducer { name: "c".to_owned(), mark: Mark { sequence: -1, partial }, last_active_ms: 9 },
+            SnapshotProducer {
+                name: "ab".to_owned(),
+                mark: Mark { sequence: 6, partial: None },
+                ranges: Ranges::default(),
+                last_active_ms: 7,
+            },
+            SnapshotProducer {
+                name: "c".to_owned(),
+                mark: Mark { sequence: -1, partial },
+                ranges: Ranges::default(),
+                last_active_ms: 9,
+            },
         ],
     }
 }
@@ -201,10 +213,16 @@ fn any_snapshot() -> impl Strategy<Value = Snapshot> {
     let producer = (".{0,20}", mark, any::<u64>()).prop_map(|(name, mark, last_active_ms)| SnapshotProducer {
         name,
         mark,
+        ranges: Ranges::default(),
         last_active_ms,
     });
     (any::<i64>(), any::<i64>(), any::<u64>(), proptest::collection::vec(producer, 0..20)).prop_map(
-        |(ledger, entry, taken_ms, producers)| Snapshot { covered: Position::new(ledger, entry), taken_ms, producers },
+        |(ledger, entry, taken_ms, producers)| Snapshot {
+            covered: Position::new(ledger, entry),
+            taken_ms,
+            exact: false,
+            producers,
+        },
     )
 }
 
@@ -269,4 +287,61 @@ proptest! {
         }
         prop_assert!(log.iter().copied().eq(0..log.len() as i64), "{log:?}");
     }
+}
+
+/// A producer goes on in another region: what comes by its own connection and what comes by the link are told apart by
+/// nothing but name and sequence id, and neither path is in order with the other one.
+#[test]
+fn a_producer_that_changed_regions_is_stored_once_in_both() {
+    use Verdict::{Duplicate, Store, Unknown};
+    let mut dedup = Dedup::exact(0, 0);
+    // It sent 0..=9 in the other region, of which the link has brought 0..=5.
+    for sequence in 0..=5 {
+        assert_eq!(dedup.decide_foreign("p", &one(sequence), 0), Store);
+        dedup.confirm("p", &one(sequence));
+    }
+    assert_eq!(dedup.attach("p", 0), 5);
+    // It has no receipts from 4 on and sends that again here.
+    let again = [4, 5, 6, 7, 8, 9].map(|sequence| dedup.decide("p", &one(sequence), 0));
+    assert_eq!(again, [Duplicate, Duplicate, Store, Store, Store, Store]);
+    assert_eq!(dedup.decide_foreign("p", &one(6), 0), Unknown, "it is on its way to storage");
+    for sequence in 6..=9 {
+        dedup.confirm("p", &one(sequence));
+    }
+    let late = [6, 7, 8, 9].map(|sequence| dedup.decide_foreign("p", &one(sequence), 0));
+    assert_eq!(late, [Duplicate; 4]);
+}
+
+/// The link lags: what it brings late lies below what the producer sent here, and is not lost.
+#[test]
+fn what_a_link_brings_late_is_stored() {
+    let mut dedup = Dedup::exact(0, 0);
+    for sequence in 6..=9 {
+        assert_eq!(dedup.decide("p", &one(sequence), 0), Verdict::Store);
+        dedup.confirm("p", &one(sequence));
+    }
+    for sequence in 0..=5 {
+        assert_eq!(dedup.decide_foreign("p", &one(sequence), 0), Verdict::Store);
+        dedup.confirm("p", &one(sequence));
+    }
+    let snapshot = Snapshot::decode(&dedup.snapshot(Position::new(1, 1), 9).encode()).unwrap();
+    assert_eq!(snapshot.producers[0].ranges.pairs(), [(0, 9)]);
+    let mut restored = Dedup::restore(&snapshot, 0, 10);
+    assert!(restored.is_exact());
+    assert_eq!(restored.decide_foreign("p", &Sequence::new(3, 7), 0), Verdict::Duplicate);
+    restored.refuse_foreign("p", &one(10));
+    assert_eq!(restored.decide("p", &one(10), 0), Verdict::Store);
+}
+
+#[test]
+fn parts_of_a_chunked_message_are_told_apart_also_one_by_one() {
+    let mut dedup = Dedup::exact(0, 0);
+    let sends = [part(1, 7, 0, false), part(1, 7, 1, false), part(1, 7, 2, true)];
+    assert_eq!(sends.map(|sequence| dedup.decide("p", &sequence, 0)), [Verdict::Store; 3]);
+    assert_eq!(dedup.decide("p", &sends[1], 0), Verdict::Unknown);
+    dedup.confirm("p", &sends[0]);
+    assert_eq!(dedup.decide("p", &sends[0], 0), Verdict::Duplicate);
+    dedup.confirm("p", &sends[1]);
+    dedup.confirm("p", &sends[2]);
+    assert_eq!(dedup.decide("p", &sends[2], 0), Verdict::Duplicate);
 }

@@ -156,6 +156,7 @@ impl NonPersistentTopic {
             publish_latency_us_p50: 0,
             publish_latency_us_p99: 0,
             producers: state.producer_stats(),
+            links: Vec::new(),
             waiting_producers: state.producers.waiters(),
             subscriptions,
             log: None,

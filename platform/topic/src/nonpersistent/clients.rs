@@ -27,6 +27,7 @@ fn closed() -> TopicError {
 impl NonPersistentTopic {
     /// Adds a producer.
     pub(super) async fn admit(&self, request: ProducerRequest) -> Result<ProducerReady, TopicError> {
+        let link = crate::origins::LinkIdentity::of(&request.name, &request.metadata, false).map(Arc::new);
         let applicant = Applicant {
             sink: Client(request.sink),
             producer_id: request.producer_id,
@@ -35,6 +36,7 @@ impl NonPersistentTopic {
             access_mode: request.access_mode,
             topic_epoch: request.topic_epoch,
             metadata: request.metadata,
+            link,
         };
         loop {
             let (key, sink) = match self.try_admit(&applicant, request.encrypted)? {

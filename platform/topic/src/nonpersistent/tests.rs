@@ -109,6 +109,7 @@ fn limits() -> TopicLimits {
         max_message_bytes: 0,
         encryption_required: false,
         deduplication: false,
+        global_producers: false,
         dedup_max_producers: 0,
         dedup_snapshot_entries: 0,
         message_ttl_s: 0,
@@ -185,7 +186,7 @@ fn send(sequence_id: u64, key: &str) -> Publish {
     let mut payload = BytesMut::new();
     meridian_wire::payload::encode(&metadata, format!("m{sequence_id}").as_bytes(), &mut payload);
     let payload: Bytes = payload.freeze();
-    Publish { sequence_id, highest_sequence_id: None, messages: 1, marker: false, is_chunk: false, payload }
+    Publish { sequence_id, highest_sequence_id: None, messages: 1, marker: false, is_chunk: false, source: None, payload }
 }
 
 #[tokio::test]

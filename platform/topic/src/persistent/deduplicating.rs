@@ -6,10 +6,11 @@
 //! still has is replayed.
 
 use super::PersistentTopic;
-use crate::api::TopicError;
+use crate::api::{TopicError, TopicLimits};
 use crate::dedup::{Dedup, Sequence, Snapshot};
-use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogError};
+use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogEntry, LogError};
 use meridian_types::Position;
+use meridian_wire::metadata::MetadataSummary;
 use meridian_wire::payload::summarize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +34,11 @@ impl PersistentTopic {
         let internal = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
         let cursor = self.log.open_cursor(DEDUP_CURSOR, InitialPosition::Latest, internal).await?;
         let now_ms = self.now_ms();
-        let snapshot = self.stored_snapshot(&cursor);
+        let exact = limits.global_producers;
+        let snapshot = self.stored_snapshot(&cursor).filter(|snapshot| snapshot.exact == exact);
         let (mut dedup, mut covered) = match &snapshot {
+            // Of everything that the log still has, by whichever way it came.
+            None if exact => (Dedup::exact(limits.dedup_max_producers, now_ms), Position::EARLIEST),
             Some(snapshot) => (Dedup::restore(snapshot, limits.dedup_max_producers, now_ms), snapshot.covered),
             None => (Dedup::new(limits.dedup_max_producers, now_ms), cursor.mark_delete()),
         };
@@ -72,27 +76,36 @@ impl PersistentTopic {
             let entries = self.log.read(covered.next_in_ledger(), REPLAY_ENTRIES, REPLAY_BYTES).await?;
             let Some(last) = entries.last() else { return Ok(covered) };
             covered = last.position;
-            for entry in entries.iter().filter(|entry| !entry.marker) {
-                if let Ok(summary) = summarize(&entry.payload) {
+            // By default a name is another producer in each region.
+            let counts = |entry: &&LogEntry| !entry.marker && (dedup.is_exact() || self.is_own(entry));
+            let counted: Vec<&LogEntry> = entries.iter().filter(counts).collect();
+            for entry in counted {
+                let summary = summarize(&entry.payload).ok();
+                // A link that told no position left its entries with an origin here.
+                let foreign = |summary: &MetadataSummary<'_>| summary.replicated_from.is_some_and(|name| !name.is_empty());
+                if let Some(summary) = summary.filter(|summary| dedup.is_exact() || !foreign(summary)) {
                     dedup.replayed(summary.producer_name, &Sequence::of(&summary), entry.broker_time_ms);
                 }
             }
         }
     }
 
-    /// Switches deduplication on or off as the limits say.
-    pub(super) fn follow_dedup_limit(&self, wanted: bool) {
-        let running = self.producers.lock().as_ref().is_some_and(|side| side.core.dedup.is_some());
+    /// Switches deduplication on or off, or to another way of knowing producers, as the limits say.
+    pub(super) fn follow_dedup_limit(&self, limits: &TopicLimits) {
+        let wanted = (limits.deduplication || limits.global_producers).then_some(limits.global_producers);
+        let guard = self.producers.lock();
+        let running = guard.as_ref().and_then(|side| side.core.dedup.as_ref()).map(|dedup| dedup.is_exact());
+        drop(guard);
         let Some(topic) = self.me.upgrade().filter(|_| wanted != running) else { return };
         self.deps.runtime.spawn(async move {
-            let result = if wanted {
+            let result = if wanted.is_some() {
                 topic.start_dedup().await
             } else {
                 topic.with_producers(|side| side.core.dedup = None);
                 topic.log.delete_cursor(DEDUP_CURSOR).await.map_err(TopicError::from)
             };
             if let Err(error) = result {
-                tracing::warn!(topic = %topic.name, %error, wanted, "switching deduplication failed");
+                tracing::warn!(topic = %topic.name, %error, wanted = wanted.is_some(), "switching deduplication failed");
             }
         });
     }
@@ -132,13 +145,13 @@ impl PersistentTopic {
     }
 }
 
-fn to_hex(raw: &[u8]) -> String {
+pub(super) fn to_hex(raw: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value & 15)]);
     raw.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
     let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));

@@ -74,7 +74,7 @@ impl TopicHandle for PersistentTopic {
     fn set_limits(&self, limits: TopicLimits) {
         let limits = shared_limits(limits);
         *self.limits.write() = limits.clone();
-        self.follow_dedup_limit(limits.deduplication);
+        self.follow_dedup_limit(&limits);
         for subscription in self.connected_subscriptions() {
             let limits = Self::dispatch_limits(&limits, subscription.durable);
             subscription.with_core(self, |active, _| active.core.set_limits(limits));

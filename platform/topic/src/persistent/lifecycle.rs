@@ -62,7 +62,7 @@ impl PersistentTopic {
 
     pub(super) async fn remove(&self, force: bool) -> Result<(), TopicError> {
         if !force {
-            let producers = self.producers.lock().as_ref().is_some_and(|side| !side.core.is_empty());
+            let producers = self.producers.lock().as_ref().is_some_and(|side| !side.core.is_unused());
             if producers || !self.consumers.read().is_empty() {
                 return Err(TopicError::new(TopicErrorKind::Busy, "Topic has active producers/subscriptions"));
             }
@@ -94,6 +94,7 @@ impl PersistentTopic {
             self.sample_rates(now_ms);
         }
         self.snapshot_if_due(now_ms);
+        self.snapshot_origins_if_due(now_ms);
         if due(&self.next_expiry_ms, now_ms, self.deps.expiry_check_ms) {
             self.start_expiry(now_ms);
             self.drop_abandoned_readers();

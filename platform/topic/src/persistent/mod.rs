@@ -20,6 +20,7 @@ mod deduplicating;
 mod entries;
 mod handle;
 mod lifecycle;
+mod origins;
 mod producing;
 mod quota;
 mod seeking;
@@ -101,6 +102,7 @@ pub struct PersistentTopic {
     compacting: Mutex<Option<Box<Compacting>>>,
     /// A snapshot of the deduplication marks is being written.
     snapshotting: AtomicBool,
+    origins: origins::OriginsState,
     closed: AtomicBool,
     terminated: AtomicBool,
     quota_exceeded: AtomicBool,
@@ -190,6 +192,7 @@ impl PersistentTopic {
             property_changes: tokio::sync::Mutex::new(()),
             compacting: Mutex::new(None),
             snapshotting: AtomicBool::new(false),
+            origins: origins::OriginsState::default(),
             closed: AtomicBool::new(false),
             quota_exceeded: AtomicBool::new(false),
             loaded_ms: now_ms,
@@ -199,7 +202,11 @@ impl PersistentTopic {
             deps,
         });
         let _ = sink.topic.set(Arc::downgrade(&topic));
-        if topic.limits().deduplication {
+        if topic.has_origins() {
+            topic.ensure_origins().await?;
+        }
+        let limits = topic.limits();
+        if limits.deduplication || limits.global_producers {
             topic.start_dedup().await?;
         }
         Ok(topic)

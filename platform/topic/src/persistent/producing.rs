@@ -5,10 +5,12 @@ use crate::api::{
     ClientSink, ProducerKey, ProducerReady, ProducerRequest, Publish, TopicError, TopicErrorKind, TopicLimits,
 };
 use crate::dedup::Sequence;
+use crate::origins::{LinkIdentity, Origin, is_link};
 use crate::producers::{Admission, Applicant, ProducerEffect, Producers, Send};
 use meridian_managed_ledger::{Appended, LogError};
 use meridian_types::{Classify, ErrorClass};
-use meridian_wire::payload::summarize;
+use meridian_wire::metadata::{MetadataSummary, source_position};
+use meridian_wire::payload::{split, summarize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -55,11 +57,6 @@ impl ProducerSide {
             bytes_in: 0,
         })
     }
-}
-
-/// A producer that belongs to a replicator skips quotas and limits on tenants.
-fn is_replicator(name: &str) -> bool {
-    name.starts_with("pulsar.repl.")
 }
 
 impl PersistentTopic {
@@ -130,7 +127,11 @@ impl PersistentTopic {
         if let Some(subscription) = &request.initial_subscription {
             self.ensure_subscription(subscription).await?;
         }
-        let max = if is_replicator(&request.name) { 0 } else { limits.max_producers };
+        let link = LinkIdentity::of(&request.name, &request.metadata, request.receipts_by_position).map(Arc::new);
+        if link.is_some() {
+            self.ensure_origins().await?;
+        }
+        let max = limits.max_producers;
         let applicant = Applicant {
             sink: Client(request.sink),
             producer_id: request.producer_id,
@@ -139,6 +140,7 @@ impl PersistentTopic {
             access_mode: request.access_mode,
             topic_epoch: request.topic_epoch,
             metadata: request.metadata,
+            link: link.clone(),
         };
         loop {
             let now_ms = self.now_ms();
@@ -156,6 +158,9 @@ impl PersistentTopic {
             match admission {
                 Admission::In(ready) | Admission::Waits(ready) => {
                     self.touch(now_ms);
+                    if let Some(link) = link {
+                        self.note_link(ready.key, link);
+                    }
                     return self.keep_if_open(ready);
                 }
                 Admission::Claims(_) => {
@@ -194,7 +199,9 @@ impl PersistentTopic {
         if self.terminated.load(Ordering::Acquire) {
             return Err(TopicError::new(TopicErrorKind::TopicTerminated, "Topic was already terminated"));
         }
-        if self.quota_exceeded.load(Ordering::Relaxed) && !is_replicator(&request.name) {
+        if self.quota_exceeded.load(Ordering::Relaxed) {
+            // Somebody waits for room: look again soon, not only at the next round.
+            self.hasten_quota_check();
             let message = "Cannot create producer on topic with backlog quota exceeded";
             match limits.backlog_policy {
                 0 => return Err(TopicError::new(TopicErrorKind::ProducerBlockedQuotaExceededError, message)),
@@ -207,7 +214,7 @@ impl PersistentTopic {
             let message = format!("Storage takes no messages: {reason}");
             return Err(TopicError::new(TopicErrorKind::ProducerBlockedQuotaExceededException, message));
         }
-        if limits.encryption_required && !request.encrypted && !is_replicator(&request.name) {
+        if limits.encryption_required && !request.encrypted && !is_link(&request.name) {
             let message = format!("Encryption is required in {}", self.name);
             return Err(TopicError::new(TopicErrorKind::Metadata, message));
         }
@@ -219,7 +226,10 @@ impl PersistentTopic {
         let limits = self.limits();
         let now_us = self.deps.clock.monotonic_us();
         let now_ms = self.now_ms();
-        let sends: Vec<Send> = batch.into_iter().map(|publish| check_send(publish, &limits, now_ms)).collect();
+        let sends: Vec<Send> = match self.link_of(key) {
+            Some(link) => batch.into_iter().map(|publish| check_link_send(publish, &link, &limits)).collect(),
+            None => batch.into_iter().map(|publish| check_send(publish, &limits, now_ms)).collect(),
+        };
         self.with_producers(|side| {
             let appends = side.core.publish(key, sends, now_us, now_ms);
             if appends.is_empty() {
@@ -325,7 +335,7 @@ fn publish_error(error: &LogError) -> TopicError {
 /// What can be refused before storage is asked. Metadata is read only if a rule needs it.
 fn check_send(publish: Publish, limits: &TopicLimits, now_ms: u64) -> Send {
     let refuse = |kind, message: &str| Some(Box::new(TopicError::new(kind, message)));
-    let mut send = Send { sequence: None, refusal: None, publish };
+    let mut send = Send { sequence: None, origin: None, author: None, refusal: None, publish };
     let publish = &send.publish;
     if publish.marker {
         return send;
@@ -334,7 +344,7 @@ fn check_send(publish: Publish, limits: &TopicLimits, now_ms: u64) -> Send {
         send.refusal = refuse(TopicErrorKind::NotAllowed, "Exceed maximum message size");
         return send;
     }
-    let dedup = limits.deduplication;
+    let dedup = limits.deduplication || limits.global_producers;
     if dedup {
         let highest = publish.highest_sequence_id.unwrap_or(publish.sequence_id);
         send.sequence = Some(Sequence::new(publish.sequence_id as i64, highest as i64));
@@ -351,6 +361,35 @@ fn check_send(publish: Publish, limits: &TopicLimits, now_ms: u64) -> Send {
     }
     if dedup && publish.is_chunk {
         send.sequence = Some(Sequence::of(&summary));
+    }
+    send
+}
+
+/// What a link sends was admitted in its own region: only what storage and this region's sizes bound is checked.
+fn check_link_send(publish: Publish, link: &LinkIdentity, limits: &TopicLimits) -> Send {
+    let mut send = Send { sequence: None, origin: None, author: None, refusal: None, publish };
+    let publish = &send.publish;
+    let global = limits.global_producers && !publish.marker;
+    let mut source = link.source;
+    let mut position = publish.source;
+    if position.is_none() || global {
+        let parts = split(&publish.payload).ok();
+        let summary = parts.and_then(|parts| MetadataSummary::decode(parts.metadata).ok());
+        if let (None, Some(parts)) = (position, parts) {
+            position = source_position(parts.metadata);
+            if let Some(region) = summary.and_then(|summary| summary.replicated_from).filter(|name| !name.is_empty()) {
+                source.region = meridian_types::RegionId::of(region);
+            }
+        }
+        if let Some(summary) = summary.filter(|_| global) {
+            send.author = Some(summary.producer_name.into());
+            send.sequence = Some(Sequence::of(&summary));
+        }
+    }
+    send.origin = position.map(|position| Origin { source, position });
+    if !publish.marker && limits.max_message_bytes != 0 && publish.payload.len() > limits.max_message_bytes as usize {
+        let error = TopicError::new(TopicErrorKind::NotAllowed, "Exceed maximum message size");
+        send.refusal = Some(Box::new(error));
     }
     send
 }

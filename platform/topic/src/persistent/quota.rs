@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering;
 
 /// Entries looked at in one read of an expiry.
 const EXPIRY_READ_ENTRIES: u32 = 1000;
+/// Pause before the check that a refused producer asks for.
+const HASTE_MS: u64 = 1000;
 const EXPIRY_READ_BYTES: u64 = 4 << 20;
 /// After an eviction by size this much of the quota is left, in percent, so that the next message does not evict again.
 const EVICT_TO_PERCENT: u64 = 90;
@@ -98,6 +100,11 @@ impl PersistentTopic {
             state.last_expire_ms = now_ms;
         }
         self.acked_by_others(subscription);
+    }
+
+    /// The next check comes within a second.
+    pub(super) fn hasten_quota_check(&self) {
+        self.next_quota_ms.fetch_min(self.now_ms().saturating_add(HASTE_MS), Ordering::Relaxed);
     }
 
     pub(super) fn start_quota_check(&self, now_ms: u64) {

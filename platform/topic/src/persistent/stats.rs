@@ -2,11 +2,13 @@
 
 use super::PersistentTopic;
 use super::consuming::REPLICATED_PROPERTY;
-use super::producing::ProducerSide;
+use super::producing::{Client, ProducerSide};
 use super::quota::bytes_from;
 use super::subscription::{Active, Peer, Subscription};
-use crate::api::{ConsumerKey, ConsumerStats, ProducerKey, ProducerStats, SubscriptionStats, TopicStats};
+use crate::api::{ConsumerKey, ConsumerStats, LinkStats, ProducerKey, ProducerStats, SubscriptionStats, TopicStats};
 use crate::dispatch::Consumer;
+use crate::origins::OriginFigures;
+use crate::producers::Producer;
 use crate::rates::Rate;
 use std::sync::atomic::Ordering;
 
@@ -136,6 +138,7 @@ impl PersistentTopic {
             publish_latency_us_p50: side.map_or(0, |side| side.latency.quantile(0.5)),
             publish_latency_us_p99: side.map_or(0, |side| side.latency.quantile(0.99)),
             producers: side.map(|side| side.producer_stats()).unwrap_or_default(),
+            links: side.map(|side| side.link_stats()).unwrap_or_default(),
             waiting_producers: side.map_or(0, |side| side.core.waiters()),
             subscriptions,
             log: Some(log),
@@ -169,23 +172,43 @@ impl ProducerSide {
     }
 
     fn producer_stats(&self) -> Vec<ProducerStats> {
-        let stats = |producer: &crate::producers::Producer<super::producing::Client>| {
-            let (rate_in, throughput_in) = self.rates.of(producer.key);
-            ProducerStats {
-                producer_id: producer.producer_id,
-                name: producer.name.to_string(),
-                access_mode: producer.access_mode,
-                address: producer.sink.0.peer_address(),
-                client_version: producer.sink.0.client_version(),
-                connected_since_ms: producer.connected_ms,
-                metadata: producer.metadata.clone(),
-                messages_in: producer.counters.messages_in,
-                bytes_in: producer.counters.bytes_in,
-                rate_in,
-                throughput_in,
-            }
+        self.core.local().map(|producer| self.stats_of(producer)).collect()
+    }
+
+    fn link_stats(&self) -> Vec<LinkStats> {
+        let stats = |producer: &Producer<Client>| {
+            let link = producer.link.as_ref()?;
+            let marks = self.core.origins.as_ref().and_then(|origins| origins.figures(link.source));
+            let marks = marks.unwrap_or(OriginFigures::NONE);
+            Some(LinkStats {
+                region: link.region.to_string(),
+                incarnation: link.source.incarnation.0,
+                producer: self.stats_of(producer),
+                pushed: marks.pushed,
+                persisted: marks.persisted,
+                refused: marks.refused,
+                duplicates: marks.duplicates,
+                given_up: marks.given_up,
+            })
         };
-        self.core.present().map(stats).collect()
+        self.core.present().filter_map(stats).collect()
+    }
+
+    fn stats_of(&self, producer: &Producer<Client>) -> ProducerStats {
+        let (rate_in, throughput_in) = self.rates.of(producer.key);
+        ProducerStats {
+            producer_id: producer.producer_id,
+            name: producer.name.to_string(),
+            access_mode: producer.access_mode,
+            address: producer.sink.0.peer_address(),
+            client_version: producer.sink.0.client_version(),
+            connected_since_ms: producer.connected_ms,
+            metadata: producer.metadata.clone(),
+            messages_in: producer.counters.messages_in,
+            bytes_in: producer.counters.bytes_in,
+            rate_in,
+            throughput_in,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{EXCLUSIVE_WAITERS_MAX, Producer, ProducerCounters, ProducerEffect, Producers, Waiter};
 use crate::api::{AccessMode, ProducerKey, ProducerReady, TopicError, TopicErrorKind};
+use crate::origins::LinkIdentity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ pub(crate) struct Applicant<S> {
     pub(crate) access_mode: AccessMode,
     pub(crate) topic_epoch: Option<u64>,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// It is another region's.
+    pub(crate) link: Option<Arc<LinkIdentity>>,
 }
 
 /// The answer to an applicant.
@@ -44,7 +47,10 @@ impl<S: Clone + PartialEq> Producers<S> {
         if let Some(refusal) = self.settle_name(&applicant) {
             return refusal;
         }
-        if max != 0 && self.present().count() >= max as usize {
+        if applicant.link.is_some() {
+            return Admission::In(self.enter(key, applicant, now_ms));
+        }
+        if max != 0 && self.local().count() >= max as usize {
             return Admission::Refused(TopicError::new(
                 TopicErrorKind::ProducerBusy,
                 "Topic reached max producers limit",
@@ -83,7 +89,7 @@ impl<S: Clone + PartialEq> Producers<S> {
                 "Topic epoch has already moved. Current epoch: {current}, Producer epoch: {theirs}"
             )));
         }
-        let busy = self.present().next().is_some() || self.exclusive.is_some() || !self.waiters.is_empty();
+        let busy = self.local().next().is_some() || self.exclusive.is_some() || !self.waiters.is_empty();
         let ready = ProducerReady {
             key,
             name: applicant.name.to_string(),
@@ -114,7 +120,8 @@ impl<S: Clone + PartialEq> Producers<S> {
 
     fn fence_others(&mut self) {
         self.refuse_waiters(&fenced("Fenced by another producer that took exclusive access"));
-        self.close_present();
+        let keys = self.local().map(|producer| producer.key).collect();
+        self.close_these(keys);
     }
 
     fn refuse_waiters(&mut self, error: &TopicError) {
@@ -130,8 +137,7 @@ impl<S: Clone + PartialEq> Producers<S> {
         }
     }
 
-    fn close_present(&mut self) {
-        let keys: Vec<ProducerKey> = self.present().map(|producer| producer.key).collect();
+    fn close_these(&mut self, keys: Vec<ProducerKey>) {
         for key in keys {
             self.close(key);
         }
@@ -173,11 +179,15 @@ impl<S: Clone + PartialEq> Producers<S> {
     }
 
     fn enter(&mut self, key: ProducerKey, applicant: Applicant<S>, now_ms: u64) -> ProducerReady {
-        let exclusive = applicant.access_mode != AccessMode::Shared;
+        let exclusive = applicant.access_mode != AccessMode::Shared && applicant.link.is_none();
+        if let (Some(link), Some(origins)) = (&applicant.link, &mut self.origins) {
+            origins.open(link.source, link.rewinds, now_ms);
+        }
+        let dedup = self.dedup.as_mut().filter(|_| applicant.link.is_none());
         let ready = ProducerReady {
             key,
             name: applicant.name.to_string(),
-            last_sequence_id: self.dedup.as_mut().map_or(-1, |dedup| dedup.attach(&applicant.name, now_ms)),
+            last_sequence_id: dedup.map_or(-1, |dedup| dedup.attach(&applicant.name, now_ms)),
             topic_epoch: if exclusive { self.epoch } else { None },
             ready: true,
         };
@@ -191,6 +201,7 @@ impl<S: Clone + PartialEq> Producers<S> {
             metadata: applicant.metadata,
             connected_ms: now_ms,
             counters: ProducerCounters::default(),
+            link: applicant.link,
             unanswered: 0,
             leaving: false,
             receipts: Vec::new(),
@@ -212,7 +223,7 @@ impl<S: Clone + PartialEq> Producers<S> {
         }
         if let Some(index) = self.index_of(key).filter(|index| self.list[*index].present()) {
             self.list[index].leaving = true;
-            if let Some(dedup) = &mut self.dedup {
+            if let Some(dedup) = self.dedup.as_mut().filter(|_| self.list[index].link.is_none()) {
                 // Idle since its last send.
                 dedup.detach(&self.list[index].name, 0);
             }
@@ -235,7 +246,8 @@ impl<S: Clone + PartialEq> Producers<S> {
     /// Unload, delete or fencing of the topic: everybody goes.
     pub(crate) fn close_all(&mut self) {
         self.refuse_waiters(&TopicError::new(TopicErrorKind::ServiceNotReady, "The topic is being closed"));
-        self.close_present();
+        let keys = self.present().map(|producer| producer.key).collect();
+        self.close_these(keys);
     }
 
     /// Whether a removed producer still has sends without an answer.
@@ -262,7 +274,7 @@ impl<S: Clone + PartialEq> Producers<S> {
 
     fn promote(&mut self) {
         if self.exclusive.is_none()
-            && self.present().next().is_none()
+            && self.local().next().is_none()
             && let Some(waiter) = self.waiters.pop_front()
         {
             self.claim(waiter);

@@ -8,6 +8,8 @@
 //! - P3 a producer that is removed stays until all its sends are answered.
 //! - P4 after a send of a producer was refused for storage, none of its later sends is stored: it is closed and comes back.
 //! - P5 a duplicate is answered as such only if deduplication has proof that the original is stored.
+//! - P6 producers of other regions' replicators (links) take no part in access modes, limits and names of tenants; what they
+//!   send is known by its origin, and nothing of an origin passes what was refused of it (O3).
 //!
 //! Failure: refusals are [`TopicError`]s as on the wire.
 //! Must never know: sockets, logs, policies.
@@ -20,6 +22,7 @@ pub(crate) use publish::Send;
 
 use crate::api::{AccessMode, ProducerKey, ProducerReady, Receipt, TopicError};
 use crate::dedup::{Dedup, Sequence};
+use crate::origins::{LinkIdentity, Origin, OriginMarks};
 use meridian_types::Position;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -46,6 +49,8 @@ pub(crate) struct Producer<S> {
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) connected_ms: u64,
     pub(crate) counters: ProducerCounters,
+    /// It is another region's.
+    pub(crate) link: Option<Arc<LinkIdentity>>,
     /// Sends not answered.
     unanswered: u32,
     /// Takes nothing more; goes when everything is answered.
@@ -58,6 +63,11 @@ impl<S> Producer<S> {
     /// Whether it counts as present.
     pub(crate) fn present(&self) -> bool {
         !self.leaving
+    }
+
+    /// Whether it counts as a tenant's.
+    pub(crate) fn local(&self) -> bool {
+        self.present() && self.link.is_none()
     }
 }
 
@@ -117,6 +127,13 @@ struct Unanswered {
     /// As in the SEND.
     highest_sequence_id: Option<u64>,
     sequence: Option<Sequence>,
+    /// Where a link's entry was first stored.
+    origin: Option<Origin>,
+    /// Who produced a link's entry, where producers are the same in all regions.
+    author: Option<Arc<str>>,
+    /// Receipts of a link that tell positions instead of sequence ids.
+    by_position: bool,
+    marker: bool,
     at_us: u64,
 }
 
@@ -144,6 +161,8 @@ pub(crate) struct Producers<S> {
     /// Keys with answers in `receipts`.
     touched: Vec<ProducerKey>,
     pub(crate) dedup: Option<Box<Dedup>>,
+    /// Marks of what came over links; there is none before they are up to date.
+    pub(crate) origins: Option<Box<OriginMarks>>,
     effects: VecDeque<ProducerEffect<S>>,
 }
 
@@ -161,6 +180,7 @@ impl<S: Clone + PartialEq> Producers<S> {
             confirmed_to: Position::EARLIEST,
             touched: Vec::new(),
             dedup: None,
+            origins: None,
             effects: VecDeque::new(),
         }
     }
@@ -187,10 +207,26 @@ impl<S: Clone + PartialEq> Producers<S> {
         self.confirmed_to = self.confirmed_to.max(covered);
         self.dedup = dedup;
         if let Some(dedup) = &mut self.dedup {
-            for producer in self.list.iter().filter(|producer| producer.present()) {
+            for producer in self.list.iter().filter(|producer| producer.local()) {
                 dedup.attach(&producer.name, now_ms);
             }
         }
+    }
+
+    /// Marks of origins with up-to-date marks come into force.
+    pub(crate) fn start_origins(&mut self, origins: Box<OriginMarks>, covered: Position) {
+        self.confirmed_to = self.confirmed_to.max(covered);
+        self.origins = Some(origins);
+    }
+
+    /// Who sends over a link; `None` for other producers.
+    pub(crate) fn link(&self, key: ProducerKey) -> Option<Arc<LinkIdentity>> {
+        self.index_of(key).and_then(|index| self.list[index].link.clone())
+    }
+
+    /// Tenants' producers that may publish.
+    pub(crate) fn local(&self) -> impl Iterator<Item = &Producer<S>> {
+        self.list.iter().filter(|producer| producer.local())
     }
 
     /// Producers that may publish.
@@ -198,9 +234,9 @@ impl<S: Clone + PartialEq> Producers<S> {
         self.list.iter().filter(|producer| producer.present())
     }
 
-    /// Nobody publishes or waits for it.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.waiters.is_empty() && self.claiming.is_none()
+    /// No tenant publishes or waits for it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.list.iter().all(|producer| producer.link.is_some()) && self.waiters.is_empty() && self.claiming.is_none()
     }
 
     fn index_of(&self, key: ProducerKey) -> Option<usize> {

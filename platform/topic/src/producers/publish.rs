@@ -3,8 +3,13 @@
 use super::{Answer, Producer, ProducerEffect, Producers, Unanswered};
 use crate::api::{ProducerKey, Publish, Receipt, TopicError, TopicErrorKind};
 use crate::dedup::{Sequence, Verdict};
+use crate::origins::{Origin, OriginVerdict};
 use meridian_managed_ledger::{AppendRequest, Appended};
 use meridian_types::Position;
+use std::sync::Arc;
+
+/// In the receipt of a marker, where positions stand in the others.
+const MARKER_RECEIPT: u64 = i64::MIN as u64;
 
 /// A send with what the shell found out about it.
 #[derive(Debug, Clone)]
@@ -12,6 +17,10 @@ pub(crate) struct Send {
     pub(crate) publish: Publish,
     /// What deduplication looks at; `None` = nothing (markers).
     pub(crate) sequence: Option<Sequence>,
+    /// Where a link's entry was first stored, if the link says so.
+    pub(crate) origin: Option<Origin>,
+    /// Who produced a link's entry, where producers are the same in all regions.
+    pub(crate) author: Option<Arc<str>>,
     /// The shell's check refuses it.
     pub(crate) refusal: Option<Box<TopicError>>,
 }
@@ -29,11 +38,8 @@ impl<S: Clone + PartialEq> Producers<S> {
         let Some(index) = self.index_of(key).filter(|index| self.list[*index].present()) else { return Vec::new() };
         let mut appends = Vec::with_capacity(sends.len());
         for send in sends {
-            let Send { publish, sequence, refusal } = send;
-            let answer = match refusal {
-                Some(error) => Answer::Refuse(error),
-                None => self.decide(index, &publish, sequence, now_ms),
-            };
+            let answer = self.decide(index, &send, now_ms);
+            let Send { publish, sequence, origin, author, .. } = send;
             if let Answer::Append(token) = answer {
                 let producer = &mut self.list[index];
                 producer.counters.messages_in += u64::from(publish.messages);
@@ -42,10 +48,11 @@ impl<S: Clone + PartialEq> Producers<S> {
                     payload: publish.payload,
                     messages: if publish.marker { 0 } else { publish.messages },
                     marker: publish.marker,
-                    origin: None,
+                    origin: origin.as_ref().map(Origin::parts),
                     token,
                 });
             }
+            let by_position = self.list[index].link.as_ref().is_some_and(|link| link.by_position);
             self.list[index].unanswered += 1;
             self.unanswered.push_back(Unanswered {
                 key,
@@ -53,6 +60,10 @@ impl<S: Clone + PartialEq> Producers<S> {
                 sequence_id: publish.sequence_id,
                 highest_sequence_id: publish.highest_sequence_id,
                 sequence,
+                origin,
+                author,
+                by_position,
+                marker: publish.marker,
                 at_us: now_us,
             });
         }
@@ -61,15 +72,30 @@ impl<S: Clone + PartialEq> Producers<S> {
         appends
     }
 
-    fn decide(&mut self, index: usize, publish: &Publish, sequence: Option<Sequence>, now_ms: u64) -> Answer {
-        if publish.highest_sequence_id.is_some_and(|highest| highest < publish.sequence_id) {
-            return Answer::Refuse(Box::new(TopicError::new(
-                TopicErrorKind::Metadata,
-                "Invalid lowest or highest sequence id",
-            )));
+    fn decide(&mut self, index: usize, send: &Send, now_ms: u64) -> Answer {
+        let refusal = send.refusal.clone().or_else(|| self.misuse(index, send));
+        if let (Some(origin), Some(origins)) = (&send.origin, &mut self.origins) {
+            if let Some(error) = refusal {
+                if origins.is_stored(origin) {
+                    return Answer::Duplicate;
+                }
+                origins.refuse(origin);
+                return Answer::Refuse(error);
+            }
+            match origins.decide(origin, now_ms) {
+                OriginVerdict::Store => {}
+                OriginVerdict::Duplicate => return Answer::Duplicate,
+                OriginVerdict::Unknown => return undetermined(),
+                OriginVerdict::Behind(refused) => return behind(refused),
+            }
+        } else if let Some(error) = refusal {
+            return Answer::Refuse(error);
         }
-        let verdict = match (&mut self.dedup, sequence) {
-            (Some(dedup), Some(sequence)) => dedup.decide(&self.list[index].name, &sequence, now_ms),
+        let verdict = match (&mut self.dedup, send.sequence) {
+            (Some(dedup), Some(sequence)) => match &send.author {
+                Some(author) => dedup.decide_foreign(author, &sequence, now_ms),
+                None => dedup.decide(&self.list[index].name, &sequence, now_ms),
+            },
             _ => Verdict::Store,
         };
         match verdict {
@@ -78,11 +104,26 @@ impl<S: Clone + PartialEq> Producers<S> {
                 Answer::Append(self.next_token)
             }
             Verdict::Duplicate => Answer::Duplicate,
-            Verdict::Unknown => Answer::Refuse(Box::new(TopicError::new(
-                TopicErrorKind::Persistence,
-                "Cannot determine whether the message is a duplicate at this time",
-            ))),
+            Verdict::Unknown => {
+                if let (Some(origin), Some(origins)) = (&send.origin, &mut self.origins) {
+                    origins.refuse(origin);
+                }
+                undetermined()
+            }
         }
+    }
+
+    /// What no client may send.
+    fn misuse(&self, index: usize, send: &Send) -> Option<Box<TopicError>> {
+        let publish = &send.publish;
+        if publish.highest_sequence_id.is_some_and(|highest| highest < publish.sequence_id) {
+            return Some(Box::new(TopicError::new(TopicErrorKind::Metadata, "Invalid lowest or highest sequence id")));
+        }
+        if publish.source.is_some() && self.list[index].link.is_none() {
+            let message = "Only shadow topic supports sending messages with messageId";
+            return Some(Box::new(TopicError::new(TopicErrorKind::NotAllowed, message)));
+        }
+        None
     }
 
     /// The log has confirmed entries, in append order (P1). Answers how long the first of them took.
@@ -92,8 +133,12 @@ impl<S: Clone + PartialEq> Producers<S> {
             self.answer_decided();
             let Some(sent) = self.take(entry.token) else { continue };
             latency_us = latency_us.or(Some(now_us.saturating_sub(sent.at_us)));
+            self.settle_origin(&sent);
+            if let (Some(dedup), Some(sequence), Some(author)) = (&mut self.dedup, &sent.sequence, &sent.author) {
+                dedup.confirm_foreign(author, sequence);
+            }
             if let Some(index) = self.index_of(sent.key) {
-                if let (Some(dedup), Some(sequence)) = (&mut self.dedup, &sent.sequence) {
+                if let (Some(dedup), Some(sequence), None) = (&mut self.dedup, &sent.sequence, &sent.author) {
                     dedup.confirm(&self.list[index].name, sequence);
                 }
                 self.receipt(index, &sent, entry.position);
@@ -101,6 +146,9 @@ impl<S: Clone + PartialEq> Producers<S> {
         }
         if let Some(last) = entries.last() {
             self.confirmed_to = self.confirmed_to.max(last.position);
+            if let Some(origins) = &mut self.origins {
+                origins.note_confirmed(entries.len() as u64);
+            }
         }
         self.answer_decided();
         self.flush_receipts();
@@ -115,7 +163,12 @@ impl<S: Clone + PartialEq> Producers<S> {
             let Some(sent) = self.take(*token) else { continue };
             self.flush_receipts();
             self.refuse(&sent, error.clone());
-            if let (Some(dedup), Some(sequence)) = (&mut self.dedup, &sent.sequence)
+            if let (Some(origin), Some(origins)) = (&sent.origin, &mut self.origins) {
+                origins.refuse(origin);
+            }
+            if let (Some(dedup), Some(sequence), Some(author)) = (&mut self.dedup, &sent.sequence, &sent.author) {
+                dedup.refuse_foreign(author, sequence);
+            } else if let (Some(dedup), Some(sequence)) = (&mut self.dedup, &sent.sequence)
                 && let Ok(index) = self.list.binary_search_by_key(&sent.key, |producer| producer.key)
             {
                 dedup.refuse(&self.list[index].name, sequence);
@@ -150,11 +203,19 @@ impl<S: Clone + PartialEq> Producers<S> {
                     self.refuse(&sent, (**error).clone());
                 }
                 Answer::Duplicate | Answer::Append(_) => {
+                    self.settle_origin(&sent);
                     if let Some(index) = self.index_of(sent.key) {
                         self.receipt(index, &sent, Position::EARLIEST);
                     }
                 }
             }
+        }
+    }
+
+    /// Everything sent before it is answered, and it is stored.
+    fn settle_origin(&mut self, sent: &Unanswered) {
+        if let (Some(origin), Some(origins)) = (&sent.origin, &mut self.origins) {
+            origins.confirm(origin);
         }
     }
 
@@ -173,11 +234,8 @@ impl<S: Clone + PartialEq> Producers<S> {
         if producer.receipts.is_empty() {
             self.touched.push(producer.key);
         }
-        producer.receipts.push(Receipt {
-            sequence_id: sent.sequence_id,
-            highest_sequence_id: sent.highest_sequence_id.unwrap_or(0),
-            position,
-        });
+        let (sequence_id, highest_sequence_id) = receipt_ids(sent);
+        producer.receipts.push(Receipt { sequence_id, highest_sequence_id, position });
     }
 
     /// One effect for each producer with answers.
@@ -197,4 +255,28 @@ impl<S: Clone + PartialEq> Producers<S> {
             self.drop_if_answered(index);
         }
     }
+}
+
+fn undetermined() -> Answer {
+    let message = "Cannot determine whether the message is a duplicate at this time";
+    Answer::Refuse(Box::new(TopicError::new(TopicErrorKind::Persistence, message)))
+}
+
+/// Of a kind for which a Pulsar replicator gives up this entry alone and goes back to the refused one.
+fn behind(refused: Position) -> Answer {
+    let message = format!("The entry that the source stores at {refused} was refused and comes first");
+    Answer::Refuse(Box::new(TopicError::new(TopicErrorKind::NotAllowed, message)))
+}
+
+/// What a receipt says: a link that matches by position gets the source position, and of a marker a sign of its own.
+fn receipt_ids(sent: &Unanswered) -> (u64, u64) {
+    if sent.by_position {
+        if sent.marker {
+            return (sent.sequence_id, MARKER_RECEIPT);
+        }
+        if let Some(origin) = &sent.origin {
+            return (origin.position.ledger_id.0 as u64, origin.position.entry_id.0 as u64);
+        }
+    }
+    (sent.sequence_id, sent.highest_sequence_id.unwrap_or(0))
 }

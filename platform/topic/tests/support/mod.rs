@@ -212,6 +212,7 @@ pub fn limits() -> TopicLimits {
         max_message_bytes: 0,
         encryption_required: false,
         deduplication: false,
+        global_producers: false,
         dedup_max_producers: 10_000,
         dedup_snapshot_entries: 1000,
         message_ttl_s: 0,
@@ -362,6 +363,7 @@ pub fn produce(client: &Arc<Client>, id: u64, name: &str) -> ProducerRequest {
         metadata: BTreeMap::new(),
         schema_version: None,
         initial_subscription: None,
+        receipts_by_position: false,
         principal: None,
     }
 }
@@ -373,6 +375,7 @@ pub fn send(sequence_id: u64, text: &str) -> Publish {
         messages: 1,
         marker: false,
         is_chunk: false,
+        source: None,
         payload: Bytes::copy_from_slice(text.as_bytes()),
     }
 }
