@@ -7,8 +7,8 @@ use meridian_topic::{
     ProducerKey, ProducerRequest, Publish, Receipt, SubscriptionType, TopicErrorKind, TopicHandle, TopicLimits,
 };
 use meridian_types::{Incarnation, Position, RegionId};
-use meridian_wire::metadata::SOURCE_POSITION_PROPERTY;
 use meridian_wire::proto::{KeyValue, MessageMetadata};
+use meridian_wire::replicate::SOURCE_POSITION_PROPERTY;
 use std::sync::Arc;
 use support::{Bench, Client, Said, limits, produce, send, subscribe};
 

@@ -8,7 +8,6 @@
 use crate::field::{FieldError, Fields};
 use crate::proto::CompressionType;
 use crate::send::{TxnId, txn_id};
-use meridian_types::Position;
 
 /// What a broker needs to know of a message, borrowed from the entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -153,44 +152,6 @@ pub fn replicate_to(metadata: &[u8]) -> impl Iterator<Item = &str> {
         .filter_map(|field| field.text().ok())
 }
 
-/// The property in which a replicator says where the sending region stores an entry, as `ledger:entry`.
-pub const SOURCE_POSITION_PROPERTY: &str = "__MSG_PROP_REPL_SOURCE_POSITION";
-
-/// The last value of a property of the message (of a batch: of the whole entry).
-pub fn property<'a>(metadata: &'a [u8], key: &str) -> Option<&'a str> {
-    let mut fields = Fields::new(metadata);
-    let mut found = None;
-    while let Ok(Some(field)) = fields.next() {
-        if field.number == 4
-            && let Ok(pair) = field.bytes()
-            && let Some((name, value)) = key_value(pair)
-            && name == key
-        {
-            found = Some(value);
-        }
-    }
-    found
-}
-
-fn key_value(pair: &[u8]) -> Option<(&str, &str)> {
-    let (mut key, mut value) = (None, None);
-    let mut fields = Fields::new(pair);
-    while let Ok(Some(field)) = fields.next() {
-        match field.number {
-            1 => key = field.text().ok(),
-            2 => value = field.text().ok(),
-            _ => {}
-        }
-    }
-    key.zip(value)
-}
-
-/// Where the sending region stores an entry, as its replicator says.
-pub fn source_position(metadata: &[u8]) -> Option<Position> {
-    let (ledger, entry) = property(metadata, SOURCE_POSITION_PROPERTY)?.split_once(':')?;
-    Some(Position::new(ledger.parse().ok()?, entry.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,29 +199,5 @@ mod tests {
         let bytes = metadata.encode_to_vec();
         assert_eq!(replicate_to(&bytes).collect::<Vec<_>>(), ["west", "east"]);
         assert_eq!(MetadataSummary::decode(&bytes).unwrap().replicate_to_count, 2);
-    }
-
-    #[test]
-    fn the_last_value_of_a_property_counts() {
-        let pair = |key: &str, value: &str| crate::proto::KeyValue { key: key.into(), value: value.into() };
-        let metadata = MessageMetadata {
-            properties: vec![
-                pair(SOURCE_POSITION_PROPERTY, "9:9"),
-                pair("a", "b"),
-                pair(SOURCE_POSITION_PROPERTY, "12:34"),
-            ],
-            ..MessageMetadata::default()
-        };
-        let bytes = metadata.encode_to_vec();
-        assert_eq!(property(&bytes, "a"), Some("b"));
-        assert_eq!(property(&bytes, "c"), None);
-        assert_eq!(source_position(&bytes), Some(Position::new(12, 34)));
-        for bad in ["", "1", "1:", "x:1", "1:2:3"] {
-            let metadata = MessageMetadata {
-                properties: vec![pair(SOURCE_POSITION_PROPERTY, bad)],
-                ..MessageMetadata::default()
-            };
-            assert_eq!(source_position(&metadata.encode_to_vec()), None, "{bad}");
-        }
     }
 }

@@ -5,19 +5,13 @@
 
 use super::Source;
 use meridian_types::{Incarnation, RegionId};
+use meridian_wire::replicate::{INCARNATION_KEY, LINK_KEY, REGION_KEY, link_source};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Names of replicators' producers begin with it: `pulsar.repl.<from>--><to>`.
-pub const LINK_PREFIX: &str = "pulsar.repl.";
-const ARROW: &str = "-->";
-const REGION_KEY: &str = "meridian.region";
-const INCARNATION_KEY: &str = "meridian.incarnation";
-const LINK_KEY: &str = "meridian.link";
-
 /// Whether a producer's name is one of a replicator.
 pub fn is_link(name: &str) -> bool {
-    name.starts_with(LINK_PREFIX)
+    link_source(name).is_some()
 }
 
 /// Who sends over a link.
@@ -36,10 +30,10 @@ pub struct LinkIdentity {
 impl LinkIdentity {
     /// Of a producer; `None` if it is no link.
     pub fn of(name: &str, metadata: &BTreeMap<String, String>, by_position: bool) -> Option<Self> {
-        let rest = name.strip_prefix(LINK_PREFIX)?;
+        let source = link_source(name)?;
         let region = match metadata.get(REGION_KEY) {
             Some(region) if !region.is_empty() => region.as_str(),
-            _ => rest.split_once(ARROW).map_or(rest, |(from, _)| from),
+            _ => source,
         };
         let incarnation = metadata.get(INCARNATION_KEY).and_then(|text| text.parse().ok()).unwrap_or(0);
         Some(Self {

@@ -20,7 +20,7 @@
 mod link;
 mod snapshot;
 
-pub use link::{LINK_PREFIX, LinkIdentity, is_link};
+pub use link::{LinkIdentity, is_link};
 pub use snapshot::{OriginMark, OriginSnapshot, OriginSnapshotError};
 
 use meridian_types::{EntryId, Incarnation, Position, RegionId};

@@ -6,10 +6,8 @@ use crate::dedup::{Sequence, Verdict};
 use crate::origins::{Origin, OriginVerdict};
 use meridian_managed_ledger::{AppendRequest, Appended};
 use meridian_types::Position;
+use meridian_wire::replicate::MARKER_RECEIPT;
 use std::sync::Arc;
-
-/// In the receipt of a marker, where positions stand in the others.
-const MARKER_RECEIPT: u64 = i64::MIN as u64;
 
 /// A send with what the shell found out about it.
 #[derive(Debug, Clone)]
