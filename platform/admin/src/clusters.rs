@@ -1,4 +1,4 @@
-//! Clusters: how the regions are reached.
+//! Clusters: how the regions are reached, their peers, and groups of brokers that fail together.
 
 use crate::call::Call;
 use crate::error::AdminError;
@@ -10,13 +10,20 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use meridian_policy::ClusterData;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const PATH: &str = "/admin/v2/clusters/{cluster}";
 
 pub fn routes() -> Router<AdminState> {
     Router::new()
         .route("/admin/v2/clusters", get(list))
-        .route("/admin/v2/clusters/{cluster}", get(show).put(create).post(update).delete(delete))
-        .route("/admin/v2/clusters/{cluster}/peers", get(peers).post(set_peers))
+        .route(PATH, get(show).put(create).post(update).delete(delete))
+        .route(&format!("{PATH}/peers"), get(peers).post(set_peers))
+        .route(&format!("{PATH}/failureDomains"), get(domains))
+        .route(&format!("{PATH}/failureDomains/{{domain}}"), get(domain).post(set_domain).delete(delete_domain))
 }
 
 /// Open to everybody: clients in fail-over set-ups ask it before they log in.
@@ -24,44 +31,69 @@ async fn list(State(state): Given, _call: Call) -> Answer {
     Ok(Reply::json(&state.registry().clusters()))
 }
 
-fn find(state: &AdminState, call: &Call) -> Result<std::sync::Arc<ClusterData>, AdminError> {
+fn find(state: &AdminState, call: &Call) -> Result<Arc<ClusterData>, AdminError> {
     state.registry().cluster(call.param("cluster")).ok_or_else(|| AdminError::not_found("Cluster does not exist"))
 }
 
 async fn show(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let found = find(&state, &call)?;
-    // A secret of the peer's is written, never read.
-    let shown = ClusterData { authentication_parameters: None, ..(*found).clone() };
+    // A secret of the peer's is written, never read; failure domains have calls of their own.
+    let shown =
+        ClusterData { authentication_parameters: None, failure_domains: Default::default(), ..(*found).clone() };
     Ok(Reply::json(&shown))
+}
+
+/// The body, without what has calls of its own.
+fn given(call: &Call) -> Result<ClusterData, AdminError> {
+    let data: ClusterData = call.json()?;
+    Ok(ClusterData { failure_domains: Default::default(), ..data })
 }
 
 async fn create(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    let data: ClusterData = call.json()?;
-    state.registry().create_cluster(call.param("cluster"), &data).await?;
-    tracing::info!(cluster = call.param("cluster"), by = call.principal.acting(), "cluster created");
+    let data = given(&call)?;
+    let name = call.param("cluster");
+    check_peers(&state, name, data.peer_cluster_names.iter().flatten())?;
+    state.registry().create_cluster(name, &data).await?;
+    tracing::info!(cluster = name, by = call.principal.acting(), "cluster created");
     Ok(Reply::empty(StatusCode::OK))
 }
 
 async fn update(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    let data: ClusterData = call.json()?;
+    let data = given(&call)?;
+    let name = call.param("cluster");
+    check_peers(&state, name, data.peer_cluster_names.iter().flatten())?;
     let change = |stored: &mut ClusterData| {
-        // Peers have a call of their own; who does not name them does not mean to delete them.
-        let peers = data.peer_cluster_names.clone().or_else(|| stored.peer_cluster_names.take());
-        *stored = ClusterData { peer_cluster_names: peers, ..data.clone() };
+        *stored = merged(stored, &data);
         Ok::<(), AdminError>(())
     };
-    state.registry().update_cluster(call.param("cluster"), change).await?;
-    tracing::info!(cluster = call.param("cluster"), by = call.principal.acting(), "cluster changed");
+    state.registry().update_cluster(name, change).await?;
+    tracing::info!(cluster = name, by = call.principal.acting(), "cluster changed");
     Ok(Reply::empty(StatusCode::OK))
+}
+
+/// What is not shown, or has calls of its own, is kept by an update that does not name it.
+fn merged(stored: &ClusterData, given: &ClusterData) -> ClusterData {
+    let same_plugin = stored.authentication_plugin == given.authentication_plugin;
+    let secret = stored.authentication_parameters.as_ref().filter(|_| same_plugin);
+    ClusterData {
+        peer_cluster_names: given.peer_cluster_names.as_ref().or(stored.peer_cluster_names.as_ref()).cloned(),
+        authentication_parameters: given.authentication_parameters.as_ref().or(secret).cloned(),
+        failure_domains: stored.failure_domains.clone(),
+        ..given.clone()
+    }
 }
 
 async fn delete(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    state.registry().delete_cluster(call.param("cluster")).await?;
-    tracing::info!(cluster = call.param("cluster"), by = call.principal.acting(), "cluster deleted");
+    let name = call.param("cluster");
+    if name == state.service.config().cluster {
+        return Err(AdminError::invalid(format!("Cluster not empty: {name} is this region")));
+    }
+    state.registry().delete_cluster(name).await?;
+    tracing::info!(cluster = name, by = call.principal.acting(), "cluster deleted");
     Ok(Reply::done())
 }
 
@@ -70,20 +102,103 @@ async fn peers(State(state): Given, call: Call) -> Answer {
     Ok(Reply::json(&find(&state, &call)?.peer_cluster_names.clone().unwrap_or_default()))
 }
 
+fn check_peers<'a>(
+    state: &AdminState,
+    name: &str,
+    mut peers: impl Iterator<Item = &'a String>,
+) -> Result<(), AdminError> {
+    peers.try_for_each(|peer| {
+        if peer == name {
+            return Err(AdminError::invalid(format!("{name} itself can't be part of peer-list")));
+        }
+        match state.registry().cluster(peer) {
+            Some(_) => Ok(()),
+            None => Err(AdminError::invalid(format!("Peer cluster {peer} does not exist"))),
+        }
+    })
+}
+
 async fn set_peers(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let peers: BTreeSet<String> = call.json()?;
     let name = call.param("cluster");
-    if peers.contains(name) {
-        return Err(AdminError::invalid(format!("{name} itself can't be part of peer-list")));
-    }
-    if let Some(missing) = peers.iter().find(|peer| state.registry().cluster(peer).is_none()) {
-        return Err(AdminError::invalid(format!("Peer cluster {missing} does not exist")));
-    }
+    check_peers(&state, name, peers.iter())?;
     let change = |stored: &mut ClusterData| {
         stored.peer_cluster_names = Some(peers.clone());
         Ok::<(), AdminError>(())
     };
     state.registry().update_cluster(name, change).await?;
     Ok(Reply::done())
+}
+
+/// A failure domain as it is sent and shown.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct FailureDomain {
+    brokers: BTreeSet<String>,
+}
+
+async fn domains(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    let found = find(&state, &call)?;
+    let shown: Map<String, Value> =
+        found.failure_domains.iter().map(|(name, brokers)| (name.clone(), json!({ "brokers": brokers }))).collect();
+    Ok(Reply::json(&shown))
+}
+
+fn no_such_domain(call: &Call) -> AdminError {
+    AdminError::not_found(format!("Domain-name {} or cluster does not exist", call.param("domain")))
+}
+
+async fn domain(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    let found = find(&state, &call)?;
+    let brokers = found.failure_domains.get(call.param("domain")).ok_or_else(|| no_such_domain(&call))?;
+    Ok(Reply::json(&json!({ "brokers": brokers })))
+}
+
+async fn set_domain(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    let given: FailureDomain = call.json()?;
+    let name = call.param("domain");
+    let change = |stored: &mut ClusterData| {
+        for (other, brokers) in stored.failure_domains.iter().filter(|(other, _)| *other != name) {
+            if let Some(broker) = given.brokers.intersection(brokers).next() {
+                return Err(AdminError::conflict(format!("{broker} already exists in domain {other}")));
+            }
+        }
+        stored.failure_domains.insert(name.to_owned(), given.brokers.clone());
+        Ok(())
+    };
+    state.registry().update_cluster(call.param("cluster"), change).await?;
+    Ok(Reply::done())
+}
+
+async fn delete_domain(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    let change = |stored: &mut ClusterData| {
+        stored.failure_domains.remove(call.param("domain")).map(drop).ok_or_else(|| no_such_domain(&call))
+    };
+    state.registry().update_cluster(call.param("cluster"), change).await?;
+    Ok(Reply::empty(StatusCode::OK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_keeps_what_it_can_not_know() {
+        let stored = ClusterData {
+            authentication_plugin: Some("token".into()),
+            authentication_parameters: Some("secret".into()),
+            peer_cluster_names: Some(["a".to_owned()].into()),
+            failure_domains: [("d".to_owned(), ["b".to_owned()].into())].into(),
+            ..ClusterData::default()
+        };
+        let shown = ClusterData { authentication_plugin: Some("token".into()), ..ClusterData::default() };
+        assert_eq!(merged(&stored, &shown), stored);
+        let other = ClusterData { authentication_plugin: Some("basic".into()), ..ClusterData::default() };
+        assert_eq!(merged(&stored, &other).authentication_parameters, None);
+    }
 }

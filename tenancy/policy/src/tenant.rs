@@ -6,7 +6,7 @@
 
 use crate::{PolicyError, lenient, refuse};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -71,6 +71,9 @@ pub struct ClusterData {
     /// admin address is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region_link_url: Option<String>,
+    /// Groups of brokers that fail together; not part of what is sent and shown.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "lenient::or_default")]
+    pub failure_domains: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A name of a tenant or cluster: letters, digits, `_`, `-`, `=`, `:`, `.`.

@@ -2,7 +2,9 @@
 
 mod permissions;
 mod policies;
+mod replication;
 
+pub use replication::check_clusters;
 pub use policies::{check_persistence, check_retention, put_quota, quota_kind};
 
 use crate::call::Call;
@@ -62,6 +64,9 @@ async fn create(State(state): Given, call: Call) -> Answer {
     state.allow(&call, Action::Administer, &Scope::Tenant(namespace.tenant()))?;
     let mut policies = call.json::<Policies>()?;
     policies.deleted = false;
+    if !policies.replication_clusters.is_empty() {
+        check_clusters(&state, &namespace, &policies.replication_clusters)?;
+    }
     state.registry().create_namespace(&namespace, policies).await?;
     tracing::info!(%namespace, by = call.principal.acting(), "namespace created");
     Ok(Reply::done())

@@ -1,6 +1,7 @@
 //! Policies of namespaces: one row each.
 
 use super::PATH;
+use super::replication::{check_allowed, check_clusters};
 use crate::call::Call;
 use crate::error::AdminError;
 use crate::policy_table::{Input, Row, count, field, rate, shown};
@@ -16,7 +17,7 @@ use meridian_policy::{
     SubscriptionAuthMode,
 };
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What rows here are of.
 type Line = Row<Policies>;
@@ -212,23 +213,13 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
         return Err(AdminError::not_allowed("HTTP 405 Method Not Allowed"));
     }
     let input = Input { value: call.value()?, cluster: &state.service.config().cluster };
-    if row.name == "replication" {
-        check_replication(&state, &input)?;
+    match row.name {
+        "replication" => check_clusters(&state, &state.administered_namespace(&call)?, &input.parse()?)?,
+        "allowedClusters" => check_allowed(&state, &state.administered_namespace(&call)?, &input.parse()?)?,
+        _ => {}
     }
     change(&state, &call, row.name, |policies| (row.write)(policies, &input)).await?;
     Ok(Reply::empty(row.set_status))
-}
-
-/// Where a namespace is replicated to is a matter of trust: an unknown cluster is forbidden, not only wrong.
-fn check_replication(state: &AdminState, input: &Input<'_>) -> Result<(), AdminError> {
-    let names: BTreeSet<String> = input.parse()?;
-    if names.is_empty() {
-        return Err(AdminError::invalid("ClusterIds should not be null or empty"));
-    }
-    match names.iter().find(|name| state.registry().cluster(name).is_none()) {
-        Some(name) => Err(AdminError::forbidden(format!("Invalid cluster id: {name}"))),
-        None => Ok(()),
-    }
 }
 
 async fn remove(State(state): Given, call: Call) -> Answer {

@@ -3,7 +3,7 @@
 use super::of_topic;
 use crate::call::Call;
 use crate::error::AdminError;
-use crate::namespaces::{check_persistence, check_retention, put_quota, quota_kind};
+use crate::namespaces::{check_clusters, check_persistence, check_retention, put_quota, quota_kind};
 use crate::policy_table::{Input, Row, count, field, shown};
 use crate::reply::Reply;
 use crate::state::AdminState;
@@ -180,6 +180,10 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
         None => call.value()?,
     };
     let input = Input { value, cluster: &state.service.config().cluster };
+    if row.name == "replication" {
+        let topic = target(&state, &call).await?;
+        check_clusters(&state, &topic.namespace(), &input.parse()?)?;
+    }
     change(&state, &call, row.name, |policies| (row.write)(policies, &input)).await?;
     Ok(Reply::empty(row.set_status))
 }
