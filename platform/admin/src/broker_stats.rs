@@ -28,7 +28,7 @@ async fn topics(State(state): Given, call: Call) -> Answer {
         for key in [range.as_str(), name.domain().as_str()] {
             level = entry(level, key);
         }
-        level.insert(name.as_str().to_owned(), topic_stats(&state, &topic.stats(), Shown::ALL));
+        level.insert(name.as_str().to_owned(), topic_stats(&state, name, &topic.stats(), Shown::ALL));
     }
     Ok(Reply::json(&all))
 }

@@ -78,6 +78,36 @@ impl Default for SessionLimits {
     }
 }
 
+/// How topics are copied to other regions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicationConfig {
+    /// A new link begins with everything that its topic holds, not with what comes from now on.
+    pub from_earliest: bool,
+    /// Connections to each broker of another region.
+    pub connections_per_broker: u32,
+    /// Entries on their way over one link at most.
+    pub queue_entries: u32,
+    /// Bytes on their way over one link at most.
+    pub queue_bytes: u64,
+    /// Topics are made in the other region, with as many partitions as here.
+    pub create_remote_topics: bool,
+    /// A link that makes no progress for so long, though it could, is started anew.
+    pub stall_limit_ms: u64,
+}
+
+impl Default for ReplicationConfig {
+    fn default() -> Self {
+        Self {
+            from_earliest: false,
+            connections_per_broker: 16,
+            queue_entries: 1000,
+            queue_bytes: 16 << 20,
+            create_remote_topics: true,
+            stall_limit_ms: 30_000,
+        }
+    }
+}
+
 /// Everything a broker is told at its start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BrokerConfig {
@@ -113,6 +143,8 @@ pub struct BrokerConfig {
     pub expose_broker_entry_metadata: bool,
     /// Keep the replicated flag of subscriptions.
     pub replicated_subscriptions: bool,
+    /// Links to other regions.
+    pub replication: ReplicationConfig,
     /// Check subscription names (letters, digits, `_-=:.`).
     pub strictly_verify_subscription_names: bool,
     /// How long topics may take to close at the broker's end.
@@ -146,6 +178,7 @@ impl Default for BrokerConfig {
             max_pattern_chars: 50,
             expose_broker_entry_metadata: false,
             replicated_subscriptions: true,
+            replication: ReplicationConfig::default(),
             strictly_verify_subscription_names: false,
             shutdown_timeout_ms: 60_000,
             topic_limits: default_topic_limits(),

@@ -5,7 +5,7 @@
 //! Must never know: connections, policies, permissions.
 
 use crate::error::BrokerError;
-use meridian_managed_ledger::LogSettings;
+use meridian_managed_ledger::{LogSettings, ManagedLedger};
 use meridian_topic::api::BoxFuture;
 use meridian_topic::{TopicHandle, TopicLimits};
 use meridian_types::{NamespaceName, TopicName};
@@ -48,6 +48,14 @@ pub trait TopicFactory: Send + Sync {
         name: &'a TopicName,
         properties: BTreeMap<String, String>,
     ) -> BoxFuture<'a, Result<(), BrokerError>>;
+    /// The log of an open topic, for what copies it to other regions.
+    fn log(&self, _name: &TopicName) -> Option<Arc<ManagedLedger>> {
+        None
+    }
+    /// Names of a stored topic's durable cursors, whether it is open or not.
+    fn cursor_names<'a>(&'a self, _name: &'a TopicName) -> BoxFuture<'a, Result<Vec<String>, BrokerError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
     /// Who is told when an open topic has lost its log and has to be unloaded.
     fn on_fenced(&self, listener: FencedListener);
     /// Once a second, for everything below topics.

@@ -4,8 +4,9 @@
 //! nothing is kept per topic for it.
 //! Must never know: HTTP.
 
+use crate::replication::ReplicationFigures;
 use crate::service::BrokerService;
-use meridian_topic::{SubscriptionStats, TopicStats};
+use meridian_topic::{LinkStats, SubscriptionStats, TopicStats};
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -99,7 +100,12 @@ impl BrokerService {
             let labels =
                 format!("{cluster},namespace=\"{}\",topic=\"{}\"", escaped(&namespace), escaped(name.as_str()));
             *per_namespace.entry(namespace).or_default() += 1.0;
-            add_topic(&mut families, &labels, &topic.stats());
+            let stats = topic.stats();
+            add_topic(&mut families, &labels, &stats);
+            for link in self.replication().figures(name) {
+                let inbound = stats.links.iter().find(|one| one.region == link.remote);
+                add_link(&mut families, &labels, &link, inbound);
+            }
         }
         for (namespace, count) in per_namespace {
             let labels = format!("{cluster},namespace=\"{}\"", escaped(&namespace));
@@ -152,6 +158,32 @@ fn add_topic(families: &mut Families, labels: &str, stats: &TopicStats) {
         let labels = format!("{labels},subscription=\"{}\"", escaped(&subscription.name));
         add_subscription(families, &labels, subscription);
     }
+}
+
+/// Pulsar's names, and what it does not tell: the state in words, restarts, and what was lost on the way.
+fn add_link(families: &mut Families, labels: &str, figures: &ReplicationFigures, inbound: Option<&LinkStats>) {
+    let remote = format!("{labels},remote_cluster=\"{}\"", escaped(&figures.remote));
+    let state = figures.state.split([':', ' ']).next().unwrap_or_default();
+    let shown = [
+        ("pulsar_replication_rate_in", inbound.map_or(0.0, |link| link.producer.rate_in)),
+        ("pulsar_replication_rate_out", figures.rate_out),
+        ("pulsar_replication_throughput_in", inbound.map_or(0.0, |link| link.producer.throughput_in)),
+        ("pulsar_replication_throughput_out", figures.throughput_out),
+        ("pulsar_replication_backlog", figures.backlog as f64),
+        ("pulsar_replication_rate_expired", figures.rate_expired),
+        ("pulsar_replication_connected_count", f64::from(u8::from(figures.connected))),
+        ("pulsar_replication_disconnected_count", f64::from(u8::from(!figures.connected))),
+        ("pulsar_replication_delay_in_seconds", figures.delay_s as f64),
+        ("meridian_replication_restarts_total", figures.restarts as f64),
+        ("meridian_replication_gap_messages_total", figures.gap_messages as f64),
+        ("meridian_replication_expired_before_copy_total", figures.expired_before_copy as f64),
+        ("meridian_replication_undecodable_total", figures.undecodable as f64),
+        ("meridian_replication_running", f64::from(u8::from(figures.running))),
+    ];
+    for (name, value) in shown {
+        families.add(name, &remote, value);
+    }
+    families.add("meridian_replication_state", &format!("{remote},state=\"{}\"", escaped(state)), 1.0);
 }
 
 fn add_subscription(families: &mut Families, labels: &str, stats: &SubscriptionStats) {

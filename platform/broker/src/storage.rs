@@ -6,7 +6,7 @@
 
 use crate::error::BrokerError;
 use crate::factory::{FencedListener, TopicFactory, TopicSettings};
-use meridian_managed_ledger::{LogError, LogSettings, ManagedLedgers};
+use meridian_managed_ledger::{LogError, LogSettings, ManagedLedger, ManagedLedgers};
 use meridian_topic::api::BoxFuture;
 use meridian_topic::{NonPersistentTopic, PersistentTopic, SystemClock, TopicDeps, TopicEvents, TopicHandle, log_name};
 use meridian_types::{Domain, NamespaceName, TopicName};
@@ -141,6 +141,14 @@ impl TopicFactory for StorageFactory {
             all.extend(properties.into_iter().map(|(key, value)| (format!("{PROPERTY_PREFIX}{key}"), value)));
             Ok(log.set_properties(all).await?)
         })
+    }
+
+    fn log(&self, name: &TopicName) -> Option<Arc<ManagedLedger>> {
+        self.logs.opened(&log_name(name))
+    }
+
+    fn cursor_names<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Vec<String>, BrokerError>> {
+        Box::pin(async move { Ok(self.logs.cursor_names(&log_name(name)).await?) })
     }
 
     fn on_fenced(&self, listener: FencedListener) {

@@ -8,6 +8,7 @@
 //!     async open(&self, name: &str, settings: LogSettings, sink: Arc<dyn LogSink>) -> Result<Arc<ManagedLedger>, LogError>
 //!         // creates it if absent; recovers the last ledger; `name` is e.g. "public/default/persistent/orders"
 //!     async exists(&self, name: &str) -> Result<bool, LogError>
+//!     async cursor_names(&self, name: &str) -> Result<Vec<String>, LogError>   // durable ones, without opening
 //!     async delete(&self, name: &str) -> Result<(), LogError>       // of a log that is not open here
 //!     async read_info(&self, name: &str) -> Result<LogInfo, LogError>   // without opening
 //!     async tick(&self, now_ms: u64)      // one call per second for all logs: age rollover, trim, cursor flush, cache ages

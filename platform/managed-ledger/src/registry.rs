@@ -179,6 +179,27 @@ impl ManagedLedgers {
         }
     }
 
+    /// The names of a log's durable cursors, in order; the log need not be open.
+    ///
+    /// # Errors
+    /// The metadata store failed.
+    pub async fn cursor_names(&self, name: &str) -> Result<Vec<String>, LogError> {
+        let (log, prefix) = (keys::log(name), keys::cursor(name, ""));
+        let cursor_of = |key: &str| match keys::kind(&log, key) {
+            Some(keys::Kind::Cursor(cursor)) => Some(cursor),
+            _ => None,
+        };
+        let (mut after, mut names) = (None, Vec::new());
+        loop {
+            let page = self.shared.metadata.range(&prefix, after.as_deref(), PAGE).await?;
+            names.extend(page.entries.iter().filter_map(|entry| cursor_of(&entry.key)));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(names),
+            }
+        }
+    }
+
     /// Deletes a log. Idempotent as [`ManagedLedger::delete`].
     ///
     /// # Errors

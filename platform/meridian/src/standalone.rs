@@ -164,7 +164,9 @@ async fn broker(
     };
     let access = Access { identity, door: Arc::new(Door::new(broker_config::door(settings), registry.clone())) };
     let factory = StorageFactory::new(floors.logs.clone(), broker_config::check_intervals(settings));
-    let parts = BrokerParts { config, store: floors.store.clone(), registry, factory: Arc::new(factory), access };
+    let linker = None;
+    let parts =
+        BrokerParts { config, store: floors.store.clone(), registry, factory: Arc::new(factory), access, linker };
     let service = BrokerService::new(parts).await?;
     let admin = AdminState::new(service.clone(), settings.clone(), floors.metrics.clone());
     Ok((service, admin))

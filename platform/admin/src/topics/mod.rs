@@ -7,6 +7,7 @@ mod messages;
 mod partitions;
 mod permissions;
 mod policies;
+mod replication;
 pub mod stats;
 mod subscriptions;
 

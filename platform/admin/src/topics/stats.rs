@@ -45,7 +45,7 @@ impl Shown {
 async fn stats(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Lookup)?;
     let handle = state.load(&topic).await?;
-    let mut shown = topic_stats(&state, &handle.stats(), Shown::of(&call));
+    let mut shown = topic_stats(&state, &topic, &handle.stats(), Shown::of(&call));
     add_domain(&mut shown, &topic);
     Ok(Reply::json(&shown))
 }
@@ -72,7 +72,8 @@ async fn partitioned(State(state): Given, call: Call) -> Answer {
     let mut parts = Map::new();
     for partition in 0..count {
         let name = topic.with_partition(partition);
-        let mut part = topic_stats(&state, &state.load(&name).await?.stats(), Shown::of(&call));
+        let stats = state.load(&name).await?.stats();
+        let mut part = topic_stats(&state, &name, &stats, Shown::of(&call));
         add_domain(&mut part, &name);
         add(&mut total, &part, "");
         parts.insert(name.as_str().to_owned(), part);
@@ -111,7 +112,8 @@ fn add(total: &mut Value, part: &Value, field: &str) {
 }
 
 /// A topic's figures.
-pub fn topic_stats(state: &AdminState, stats: &TopicStats, shown: Shown) -> Value {
+pub fn topic_stats(state: &AdminState, topic: &TopicName, stats: &TopicStats, shown: Shown) -> Value {
+    let links = state.service.replication().figures(topic);
     let publishers: Vec<Value> =
         if shown.publishers { stats.producers.iter().map(publisher).collect() } else { Vec::new() };
     let subscriptions: Map<String, Value> =
@@ -148,7 +150,7 @@ pub fn topic_stats(state: &AdminState, stats: &TopicStats, shown: Shown) -> Valu
         "publishers": publishers,
         "waitingPublishers": stats.waiting_producers,
         "subscriptions": subscriptions,
-        "replication": {},
+        "replication": super::replication::replication(&links, &stats.links),
         "deduplicationStatus": if stats.deduplication { "Enabled" } else { "Disabled" },
         "topicEpoch": stats.topic_epoch,
         "nonContiguousDeletedMessagesRanges": ranges,
@@ -285,7 +287,8 @@ fn consumer(one: &ConsumerStats) -> Value {
 async fn internal(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Lookup)?;
     state.require_unpartitioned(&topic, "Internal stats of")?;
-    Ok(Reply::json(&internal_stats(&state.load(&topic).await?.stats())))
+    let stats = state.load(&topic).await?.stats();
+    Ok(Reply::json(&internal_stats(&stats, &state.service.internal_cursors(&topic))))
 }
 
 async fn partitioned_internal(State(state): Given, call: Call) -> Answer {
@@ -293,18 +296,22 @@ async fn partitioned_internal(State(state): Given, call: Call) -> Answer {
     let mut parts = Map::new();
     for partition in 0..require_partitioned(&state, &topic)? {
         let name = topic.with_partition(partition);
-        parts.insert(name.as_str().to_owned(), internal_stats(&state.load(&name).await?.stats()));
+        let stats = state.load(&name).await?.stats();
+        let shown = internal_stats(&stats, &state.service.internal_cursors(&name));
+        parts.insert(name.as_str().to_owned(), shown);
     }
     let metadata = json!(state.registry().partitioned_topic(&topic).as_deref());
     Ok(Reply::json(&json!({ "metadata": metadata, "partitions": parts })))
 }
 
-fn internal_stats(stats: &TopicStats) -> Value {
-    let cursors: Map<String, Value> = stats
-        .subscriptions
-        .iter()
-        .filter_map(|one| one.cursor.as_ref().map(|info| (one.name.clone(), cursor(one, info))))
-        .collect();
+fn internal_stats(stats: &TopicStats, internal: &[CursorInfo]) -> Value {
+    let subscriptions = stats.subscriptions.iter().filter_map(|one| {
+        let info = one.cursor.as_ref()?;
+        Some((one.name.clone(), cursor(info, one.messages_out, !one.consumers.is_empty())))
+    });
+    // Cursors of replication, deduplication and compaction: no subscriptions, but they hold data back.
+    let others = internal.iter().map(|info| (info.name.clone(), cursor(info, 0, true)));
+    let cursors: Map<String, Value> = subscriptions.chain(others).collect();
     let Some(log) = &stats.log else { return json!({ "cursors": cursors, "ledgers": [], "schemaLedgers": [] }) };
     let last = log.ledgers.last();
     json!({
@@ -349,7 +356,7 @@ fn ledgers(log: &LogInfo) -> Vec<Value> {
     log.ledgers.iter().map(one).collect()
 }
 
-fn cursor(one: &SubscriptionStats, info: &CursorInfo) -> Value {
+fn cursor(info: &CursorInfo, messages_out: u64, active: bool) -> Value {
     let ranges: Vec<String> = info.acked_ranges.iter().map(|(from, to)| format!("[{from}..{to}]")).collect();
     json!({
         "markDeletePosition": info.mark_delete.to_string(),
@@ -357,13 +364,13 @@ fn cursor(one: &SubscriptionStats, info: &CursorInfo) -> Value {
         "readPosition": info.mark_delete.next_in_ledger().to_string(),
         "waitingReadOp": false,
         "pendingReadOps": 0,
-        "messagesConsumedCounter": one.messages_out,
+        "messagesConsumedCounter": messages_out,
         "cursorLedger": info.cursor_ledger.map_or(-1, |ledger| ledger.0),
         "cursorLedgerLastEntry": -1,
         "individuallyDeletedMessages": format!("[{}]", ranges.join(", ")),
         "lastLedgerSwitchTimestamp": iso_time(info.last_active_ms),
         "state": if info.dirty { "Dirty" } else { "Open" },
-        "active": !one.consumers.is_empty(),
+        "active": active,
         "numberOfEntriesSinceFirstNotAckedMessage": info.backlog_entries,
         "totalNonContiguousDeletedMessagesRange": info.acked_range_count,
         "subscriptionHavePendingRead": false,

@@ -4,6 +4,7 @@
 
 use super::listing::is_system_topic;
 use super::{BrokerService, now_ms};
+use crate::replication::open_replicated;
 use crate::error::BrokerError;
 use meridian_policy::{EffectivePolicies, InactiveTopicDeleteMode};
 use meridian_registry::Changed;
@@ -41,6 +42,7 @@ impl BrokerService {
             tokio::spawn(tick_topics(this.clone())),
             tokio::spawn(tick_logs(this.clone())),
             tokio::spawn(follow_policies(this.clone(), self.registry.changes())),
+            tokio::spawn(open_replicated(this.clone())),
             tokio::spawn(collect_inactive(this, Duration::from_secs(self.config.inactive_topic_check_s.max(1)))),
         ];
         self.tasks.lock().extend(tasks);
@@ -83,6 +85,14 @@ impl BrokerService {
                 self.push_settings(&topic);
             }
         }
+        for changed in concerned {
+            if let Changed::Cluster(name) = changed {
+                self.replication.cluster_changed(name);
+            }
+        }
+        if everything {
+            self.registry.clusters().iter().for_each(|name| self.replication.cluster_changed(name));
+        }
     }
 
     /// Puts the policies in force for one topic.
@@ -90,6 +100,7 @@ impl BrokerService {
         let settings = self.topic_settings(topic.name());
         topic.set_limits(settings.limits);
         self.factory.set_log_settings(topic.name(), &settings.log);
+        self.replication.follow(topic.name());
     }
 
     async fn delete_inactive(&self) {
@@ -97,6 +108,9 @@ impl BrokerService {
         for topic in self.loaded_topics() {
             let name = topic.name();
             if is_system_topic(name) || !is_unused(&topic.stats(), &self.registry.effective(name), now_ms) {
+                continue;
+            }
+            if self.replication.has_backlog(name) {
                 continue;
             }
             match self.delete_topic(name, false).await {

@@ -41,6 +41,7 @@ impl BrokerService {
     pub async fn unload_topic(&self, name: &TopicName) -> Result<(), BrokerError> {
         let unload = async {
             let Some(departure) = self.departure(name).await else { return Ok(()) };
+            let _without_links = self.replication.stop(name).await;
             departure.handle().close().await.map_err(BrokerError::from)
         };
         timeout(LEAVE_TIMEOUT, unload).await.unwrap_or_else(|_| Err(too_long(format!("unloading topic {name}"))))
@@ -80,13 +81,18 @@ impl BrokerService {
     pub async fn delete_topic(&self, name: &TopicName, force: bool) -> Result<(), BrokerError> {
         let delete = async {
             match self.departure(name).await {
-                Some(departure) => match departure.handle().delete(force).await {
-                    Err(error @ TopicError { kind: TopicErrorKind::Busy, .. }) => {
-                        departure.stay();
-                        return Err(error.into());
+                Some(departure) => {
+                    let without_links = self.replication.stop(name).await;
+                    match departure.handle().delete(force).await {
+                        Err(error @ TopicError { kind: TopicErrorKind::Busy, .. }) => {
+                            departure.stay();
+                            drop(without_links);
+                            self.replication.follow(name);
+                            return Err(error.into());
+                        }
+                        other => other?,
                     }
-                    other => other?,
-                },
+                }
                 None if name.domain() == Domain::Persistent && self.factory.exists(name).await? => {
                     self.factory.delete(name).await?;
                 }

@@ -27,10 +27,14 @@ use crate::error::BrokerError;
 use crate::factory::TopicFactory;
 use crate::listener::ConnectionCounts;
 use crate::metrics::BrokerMetrics;
+use crate::replication::{Linker, NoLinks, Replication, Surroundings};
 use crate::schema::SchemaRegistry;
 use meridian_metadata::{MetadataError, SharedStore};
+use meridian_managed_ledger::{CursorInfo, InitialPosition, ManagedLedger};
+use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_registry::Registry;
 use meridian_types::TopicName;
+use meridian_wire::replicate::LINK_PREFIX;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -63,6 +67,28 @@ pub struct BrokerParts {
     pub factory: Arc<dyn TopicFactory>,
     /// Identity and permissions.
     pub access: Access,
+    /// Starts links to other regions; `None` = this broker has none.
+    pub linker: Option<Arc<dyn Linker>>,
+}
+
+/// What links see of the broker.
+struct Around {
+    registry: Arc<Registry>,
+    factory: Arc<dyn TopicFactory>,
+}
+
+impl Surroundings for Around {
+    fn policies(&self, topic: &TopicName) -> EffectivePolicies {
+        self.registry.effective(topic)
+    }
+
+    fn cluster(&self, name: &str) -> Option<Arc<ClusterData>> {
+        self.registry.cluster(name)
+    }
+
+    fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>> {
+        self.factory.log(topic)
+    }
 }
 
 /// The broker.
@@ -71,6 +97,7 @@ pub struct BrokerService {
     store: SharedStore,
     registry: Arc<Registry>,
     factory: Arc<dyn TopicFactory>,
+    replication: Arc<Replication>,
     topics: Arc<topic_map::TopicMap>,
     loads: Semaphore,
     lookups: Semaphore,
@@ -96,7 +123,13 @@ impl BrokerService {
     /// [`MetadataError`] if no number for generated names can be had.
     pub async fn new(parts: BrokerParts) -> Result<Arc<Self>, MetadataError> {
         let names = names::ProducerNames::claim(&parts.config.cluster, &parts.store).await?;
+        let around = Around { registry: parts.registry.clone(), factory: parts.factory.clone() };
+        let settings = parts.config.replication.clone();
+        let linker = parts.linker.unwrap_or_else(|| Arc::new(NoLinks));
+        let start_at = if settings.from_earliest { InitialPosition::Earliest } else { InitialPosition::Latest };
+        let replication = Replication::new(parts.config.cluster.clone(), start_at, Arc::new(around), linker);
         Ok(Arc::new(Self {
+            replication,
             loads: Semaphore::new(parts.config.max_concurrent_topic_loads as usize),
             lookups: Semaphore::new(parts.config.session.max_concurrent_lookups as usize),
             access: parts.access,
@@ -131,6 +164,26 @@ impl BrokerService {
     /// Identity and permissions.
     pub fn access(&self) -> &Access {
         &self.access
+    }
+
+    /// Links of topics to other regions.
+    pub fn replication(&self) -> &Arc<Replication> {
+        &self.replication
+    }
+
+    /// Cursors of an open topic that are no subscriptions.
+    pub fn internal_cursors(&self, topic: &TopicName) -> Vec<CursorInfo> {
+        let cursors = self.factory.log(topic).map(|log| log.cursors()).unwrap_or_default();
+        cursors.iter().filter(|cursor| cursor.is_internal()).map(|cursor| cursor.info()).collect()
+    }
+
+    /// Whether a stored topic has a cursor of a link.
+    ///
+    /// # Errors
+    /// What storage says.
+    pub async fn has_replication_cursor(&self, name: &TopicName) -> Result<bool, BrokerError> {
+        let names = self.factory.cursor_names(name).await?;
+        Ok(names.iter().any(|name| name.starts_with(LINK_PREFIX)))
     }
 
     /// Counters of the broker.

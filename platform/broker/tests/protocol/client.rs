@@ -36,7 +36,7 @@ impl Broker {
         registry.bootstrap(&ClusterData::default(), 4).await.unwrap();
         let door = Arc::new(Door::new(DoorConfig::default(), registry.clone()));
         let access = Access { identity: None, door };
-        let parts = BrokerParts { config, store, registry, factory: factory.clone(), access };
+        let parts = BrokerParts { config, store, registry, factory: factory.clone(), access, linker: None };
         let service = BrokerService::new(parts).await.unwrap();
         service.start();
         Self { service, factory }

@@ -1,0 +1,386 @@
+//! The links of the topics that are open here to other regions.
+//!
+//! Role: [`Replication`] follows the policies of every open persistent topic: starts a link to each region that they name,
+//! ends it and deletes its cursor when they do not any more, starts it anew when the region's entry changed. What a link
+//! does is not decided here.
+//! Invariants: H1..H3 (see [`plan`]); H4 one link for a topic and a region at a time; H5 a link has stopped, or was given
+//! up after [`STOP_LIMIT`], before its topic's log closes; H6 a link's cursor exists from the moment at which the policies
+//! named its region, whether the region can be reached or not; H7 nothing starts for a topic that is closing.
+//! Failure: what can't be done is tried again after a pause; until then the link's state says why.
+//! Must never know: sessions, frames, what a link sends.
+
+mod figures;
+mod plan;
+mod scan;
+
+pub use figures::ReplicationFigures;
+pub use plan::remotes;
+pub use scan::open_replicated;
+
+use crate::error::BrokerError;
+use meridian_managed_ledger::{CursorOptions, InitialPosition, LogError, ManagedLedger};
+use meridian_policy::{ClusterData, EffectivePolicies};
+use meridian_topic::api::BoxFuture;
+use meridian_types::TopicName;
+use meridian_wire::replicate::cursor_name;
+use parking_lot::{Mutex, RwLock};
+use plan::{Plan, plan};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long a link may take to stop before it is given up.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// Pause before what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// A link that runs.
+pub trait Link: Send + Sync {
+    /// Puts policies in force.
+    fn set_policies(&self, policies: &EffectivePolicies);
+    /// Figures.
+    fn figures(&self) -> ReplicationFigures;
+    /// Somebody moved the link's cursor.
+    fn cursor_moved(&self);
+    /// Ends it; what was sent may be answered or not.
+    fn stop(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What a link is started with.
+pub struct LinkRequest {
+    /// The topic or partition.
+    pub topic: TopicName,
+    /// Its log.
+    pub log: Arc<ManagedLedger>,
+    /// The other region.
+    pub remote: String,
+    /// How it is reached.
+    pub cluster: Arc<ClusterData>,
+    /// Policies in force.
+    pub policies: EffectivePolicies,
+    /// Its cursor was made just now.
+    pub created: bool,
+}
+
+/// Starts links.
+pub trait Linker: Send + Sync {
+    /// Starts one. It connects by itself, so this fails only for what waiting does not heal.
+    ///
+    /// # Errors
+    /// Why it can't be tried.
+    fn start(&self, request: LinkRequest) -> Result<Arc<dyn Link>, String>;
+}
+
+/// For brokers that have no links.
+pub struct NoLinks;
+
+impl Linker for NoLinks {
+    fn start(&self, _: LinkRequest) -> Result<Arc<dyn Link>, String> {
+        Err("this broker has no links to other regions".to_owned())
+    }
+}
+
+/// What the links need to know of the region around them.
+pub trait Surroundings: Send + Sync {
+    /// The policies in force for a topic.
+    fn policies(&self, topic: &TopicName) -> EffectivePolicies;
+    /// The entry of a region.
+    fn cluster(&self, name: &str) -> Option<Arc<ClusterData>>;
+    /// The log of an open topic.
+    fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>>;
+}
+
+/// One link of a topic.
+struct Hosted {
+    link: Result<Arc<dyn Link>, String>,
+    /// As it was when the link was started.
+    cluster: Option<Arc<ClusterData>>,
+}
+
+/// The links of one topic.
+struct TopicLinks {
+    name: TopicName,
+    log: Arc<ManagedLedger>,
+    /// One change at a time.
+    turn: tokio::sync::Mutex<()>,
+    links: RwLock<BTreeMap<String, Hosted>>,
+    stopped: AtomicBool,
+}
+
+/// See the module.
+pub struct Replication {
+    own: String,
+    start_at: InitialPosition,
+    around: Arc<dyn Surroundings>,
+    linker: Arc<dyn Linker>,
+    topics: Mutex<HashMap<TopicName, Arc<TopicLinks>>>,
+    /// Topics that are closing (H7), with how often.
+    closing: Mutex<HashMap<TopicName, u32>>,
+}
+
+/// A topic has no links as long as this lives.
+pub struct Ended {
+    replication: Arc<Replication>,
+    topic: TopicName,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let mut closing = self.replication.closing.lock();
+        if let Some(count) = closing.get_mut(&self.topic) {
+            *count -= 1;
+            if *count == 0 {
+                closing.remove(&self.topic);
+            }
+        }
+    }
+}
+
+impl Replication {
+    /// For the region `own`; new cursors begin at `start_at`.
+    pub fn new(
+        own: String,
+        start_at: InitialPosition,
+        around: Arc<dyn Surroundings>,
+        linker: Arc<dyn Linker>,
+    ) -> Arc<Self> {
+        Arc::new(Self { own, start_at, around, linker, topics: Mutex::default(), closing: Mutex::default() })
+    }
+
+    /// A topic was opened, or its policies may have changed. Cheap for topics that have nothing to do with it.
+    pub fn follow(self: &Arc<Self>, topic: &TopicName) {
+        if let Some(links) = self.concerned(topic) {
+            let replication = self.clone();
+            tokio::spawn(async move { replication.apply(&links).await });
+        }
+    }
+
+    /// The same, and waits until it is done.
+    pub async fn followed(self: &Arc<Self>, topic: &TopicName) {
+        if let Some(links) = self.concerned(topic) {
+            self.apply(&links).await;
+        }
+    }
+
+    /// The topic's links, if it has some or is to have some.
+    fn concerned(&self, topic: &TopicName) -> Option<Arc<TopicLinks>> {
+        if let Some(links) = self.topics.lock().get(topic) {
+            return Some(links.clone());
+        }
+        if self.closing.lock().contains_key(topic) {
+            return None;
+        }
+        let log = self.around.log(topic)?;
+        let wanted = self.wanted(topic, &log);
+        let cursors = log.cursors();
+        let left_over = cursors.iter().any(|cursor| cursor.name().starts_with(meridian_wire::replicate::LINK_PREFIX));
+        if wanted.is_empty() && !left_over {
+            return None;
+        }
+        let links = TopicLinks {
+            name: topic.clone(),
+            log,
+            turn: tokio::sync::Mutex::new(()),
+            links: RwLock::default(),
+            stopped: AtomicBool::new(false),
+        };
+        Some(self.topics.lock().entry(topic.clone()).or_insert_with(|| Arc::new(links)).clone())
+    }
+
+    /// A topic that is being deleted or was fenced has no links.
+    fn wanted(&self, topic: &TopicName, log: &ManagedLedger) -> BTreeSet<String> {
+        if crate::service::is_system_topic(topic) || log.name().is_empty() {
+            return BTreeSet::new();
+        }
+        remotes(&self.own, &self.around.policies(topic).replication_clusters)
+    }
+
+    fn apply<'a>(self: &'a Arc<Self>, links: &'a Arc<TopicLinks>) -> BoxFuture<'a, ()> {
+        Box::pin(self.apply_now(links))
+    }
+
+    async fn apply_now(self: &Arc<Self>, links: &Arc<TopicLinks>) {
+        let _turn = links.turn.lock().await;
+        if links.stopped.load(Ordering::Acquire) {
+            // Forgotten while this waited, or closing, and then this does nothing.
+            return self.follow(&links.name);
+        }
+        let policies = self.around.policies(&links.name);
+        let plan = self.plan(links);
+        let mut failed = false;
+        for remote in &plan.stop {
+            let hosted = links.links.write().remove(remote);
+            stop(&links.name, remote, hosted).await;
+        }
+        for cursor in &plan.drop_cursors {
+            match links.log.delete_cursor(cursor).await {
+                Ok(()) => tracing::info!(topic = %links.name, cursor, "replication ended, its cursor is deleted"),
+                Err(LogError::NoSuchCursor(_)) => {}
+                Err(error) => {
+                    failed = true;
+                    tracing::warn!(topic = %links.name, cursor, %error, "a replication cursor was not deleted");
+                }
+            }
+        }
+        for remote in &plan.start {
+            let hosted = self.start(links, remote, &policies).await;
+            failed |= hosted.link.is_err();
+            links.links.write().insert(remote.clone(), hosted);
+        }
+        for hosted in links.links.read().values() {
+            if let Ok(link) = &hosted.link {
+                link.set_policies(&policies);
+            }
+        }
+        if failed {
+            self.again(links.name.clone());
+        } else if links.links.read().is_empty() {
+            self.forget(links);
+        }
+    }
+
+    /// A topic without links costs nothing.
+    fn forget(&self, links: &Arc<TopicLinks>) {
+        let mut topics = self.topics.lock();
+        if topics.get(&links.name).is_some_and(|there| Arc::ptr_eq(there, links)) {
+            topics.remove(&links.name);
+            links.stopped.store(true, Ordering::Release);
+        }
+    }
+
+    fn plan(&self, links: &TopicLinks) -> Plan {
+        let cursors = links.log.cursors();
+        let running = links.links.read();
+        let current = |(remote, hosted): (&String, &Hosted)| {
+            let same = match (&hosted.cluster, self.around.cluster(remote)) {
+                (Some(then), Some(now)) => **then == *now,
+                (then, now) => then.is_none() && now.is_none(),
+            };
+            same && hosted.link.is_ok()
+        };
+        let running = running.iter().map(|(remote, hosted)| (remote, current((remote, hosted))));
+        plan(&self.wanted(&links.name, &links.log), running, cursors.iter().map(|cursor| cursor.name()))
+    }
+
+    /// Makes the link's cursor and starts it.
+    async fn start(&self, links: &TopicLinks, remote: &str, policies: &EffectivePolicies) -> Hosted {
+        let cluster = self.around.cluster(remote);
+        let name = cursor_name(remote);
+        let created = links.log.cursor(&name).is_none();
+        let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
+        if let Err(error) = links.log.open_cursor(&name, self.start_at, options).await {
+            return Hosted { link: Err(error.to_string()), cluster };
+        }
+        let Some(data) = &cluster else {
+            return Hosted { link: Err(format!("cluster {remote} is not registered here")), cluster };
+        };
+        let request = LinkRequest {
+            topic: links.name.clone(),
+            log: links.log.clone(),
+            remote: remote.to_owned(),
+            cluster: data.clone(),
+            policies: policies.clone(),
+            created,
+        };
+        let link = self.linker.start(request);
+        match &link {
+            Ok(_) => tracing::info!(topic = %links.name, remote, created, "replication begins"),
+            Err(reason) => tracing::warn!(topic = %links.name, remote, reason, "replication can't begin"),
+        }
+        Hosted { link, cluster }
+    }
+
+    fn again(self: &Arc<Self>, topic: TopicName) {
+        let replication = Arc::downgrade(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(AGAIN).await;
+            if let Some(replication) = replication.upgrade() {
+                replication.follow(&topic);
+            }
+        });
+    }
+
+    /// Ends all links of a topic (H5).
+    #[must_use = "links may begin again when it is dropped"]
+    pub async fn stop(self: &Arc<Self>, topic: &TopicName) -> Ended {
+        *self.closing.lock().entry(topic.clone()).or_default() += 1;
+        let ended = Ended { replication: self.clone(), topic: topic.clone() };
+        let Some(links) = self.topics.lock().remove(topic) else { return ended };
+        links.stopped.store(true, Ordering::Release);
+        let _turn = links.turn.lock().await;
+        let hosted = std::mem::take(&mut *links.links.write());
+        let mut stops = tokio::task::JoinSet::new();
+        for (remote, hosted) in hosted {
+            let topic = topic.clone();
+            stops.spawn(async move { stop(&topic, &remote, Some(hosted)).await });
+        }
+        while stops.join_next().await.is_some() {}
+        ended
+    }
+
+    /// The entry of a region changed: its links are looked at again.
+    pub fn cluster_changed(self: &Arc<Self>, cluster: &str) {
+        let concerned: Vec<TopicName> = {
+            let topics = self.topics.lock();
+            let leads_there = |links: &&Arc<TopicLinks>| links.links.read().contains_key(cluster);
+            topics.values().filter(leads_there).map(|links| links.name.clone()).collect()
+        };
+        for topic in concerned {
+            self.follow(&topic);
+        }
+    }
+
+    /// Figures of a topic's links.
+    pub fn figures(&self, topic: &TopicName) -> Vec<ReplicationFigures> {
+        let Some(links) = self.topics.lock().get(topic).cloned() else { return Vec::new() };
+        let running = links.links.read();
+        let of = |(remote, hosted): (&String, &Hosted)| match &hosted.link {
+            Ok(link) => link.figures(),
+            Err(reason) => {
+                let cursor = links.log.cursor(&cursor_name(remote));
+                ReplicationFigures::refused(remote, reason, cursor.map_or(0, |cursor| cursor.backlog_entries()))
+            }
+        };
+        running.iter().map(of).collect()
+    }
+
+    /// Whether something of a topic is not copied yet.
+    pub fn has_backlog(&self, topic: &TopicName) -> bool {
+        let Some(links) = self.topics.lock().get(topic).cloned() else { return false };
+        let running = links.links.read();
+        running.keys().filter_map(|remote| links.log.cursor(&cursor_name(remote))).any(|one| one.backlog_entries() > 0)
+    }
+
+    /// Names of topics with links.
+    pub fn topics(&self) -> Vec<TopicName> {
+        self.topics.lock().keys().cloned().collect()
+    }
+
+    /// Skips everything that a link has not copied.
+    ///
+    /// # Errors
+    /// [`BrokerError::TopicNotFound`] if there is no such link, or what the log says.
+    pub async fn clear_backlog(&self, topic: &TopicName, remote: &str) -> Result<(), BrokerError> {
+        let missing = || BrokerError::TopicNotFound(format!("Replicator {remote} of topic {topic} not found"));
+        let links = self.topics.lock().get(topic).cloned().ok_or_else(missing)?;
+        let cursor = links.log.cursor(&cursor_name(remote)).ok_or_else(missing)?;
+        cursor.clear_backlog().await?;
+        if let Some(Hosted { link: Ok(link), .. }) = links.links.read().get(remote) {
+            link.cursor_moved();
+        }
+        Ok(())
+    }
+}
+
+/// A link that does not stop in time, as one whose connection is cut, is left to itself: it holds nothing but its cursor,
+/// and that ends with the log.
+async fn stop(topic: &TopicName, remote: &str, hosted: Option<Hosted>) {
+    let Some(Hosted { link: Ok(link), .. }) = hosted else { return };
+    if tokio::time::timeout(STOP_LIMIT, link.stop()).await.is_err() {
+        tracing::warn!(%topic, remote, "a link did not stop in time and is given up");
+    }
+}
+
+#[cfg(test)]
+mod tests;

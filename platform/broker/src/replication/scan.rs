@@ -1,0 +1,83 @@
+//! What was not copied before the broker's end is copied on without anybody's asking for the topic.
+//!
+//! Role: looks at its start for stored topics that have replication cursors, and opens them, a bounded number at a time.
+//! Failure: a namespace or topic that can't be read is tried again at the next look.
+
+use crate::service::{BrokerService, Create, ListDomain};
+use meridian_types::TopicName;
+use std::sync::Weak;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// Topics opened at once.
+const OPENED_AT_ONCE: usize = 16;
+/// Pause before another look, if something failed.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Opens every topic with replication cursors, until a look found nothing amiss.
+pub async fn open_replicated(service: Weak<BrokerService>) {
+    loop {
+        let Some(broker) = service.upgrade() else { return };
+        let failed = look(&broker).await;
+        drop(broker);
+        if failed == 0 {
+            return;
+        }
+        tracing::warn!(failed, "replicated topics could not be opened, looking again");
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// One look; how much of it failed.
+async fn look(service: &std::sync::Arc<BrokerService>) -> usize {
+    let mut failed = 0;
+    let mut opening: JoinSet<bool> = JoinSet::new();
+    for namespace in service.registry().all_namespaces() {
+        if service.is_closing() {
+            return 0;
+        }
+        let names = match service.list_topics(&namespace, ListDomain::Persistent).await {
+            Ok(names) => names,
+            Err(error) => {
+                tracing::warn!(%namespace, %error, "the topics of a namespace could not be listed");
+                failed += 1;
+                continue;
+            }
+        };
+        for name in names.into_iter().filter(|name| concerns(service, name)) {
+            while opening.len() >= OPENED_AT_ONCE {
+                failed += usize::from(opening.join_next().await.is_some_and(|done| done.is_ok_and(|failed| failed)));
+            }
+            let service = service.clone();
+            opening.spawn(async move { open(&service, &name).await });
+        }
+    }
+    while let Some(done) = opening.join_next().await {
+        failed += usize::from(done.is_ok_and(|failed| failed));
+    }
+    failed
+}
+
+/// Whether a topic is to be copied to somewhere, or was.
+fn concerns(service: &BrokerService, name: &TopicName) -> bool {
+    let clusters = service.registry().effective(name).replication_clusters;
+    !super::remotes(&service.config().cluster, &clusters).is_empty()
+}
+
+/// Opens a topic if it has a replication cursor; whether that failed.
+async fn open(service: &std::sync::Arc<BrokerService>, name: &TopicName) -> bool {
+    match service.has_replication_cursor(name).await {
+        Ok(false) => false,
+        Ok(true) => match service.topic(name, Create::Never).await {
+            Ok(_) => false,
+            Err(error) => {
+                tracing::warn!(topic = %name, %error, "a replicated topic could not be opened");
+                !service.is_closing()
+            }
+        },
+        Err(error) => {
+            tracing::warn!(topic = %name, %error, "the cursors of a topic could not be read");
+            true
+        }
+    }
+}
