@@ -290,6 +290,7 @@ fn build(
         cursors: Mutex::new(HashMap::new()),
         cursor_count: AtomicU32::new(0),
         unconfirmed_bytes: AtomicU64::new(0),
+        refused_untold: AtomicU64::new(0),
         check_at_ms: Arc::new(AtomicU64::new(0)),
         drained: Notify::new(),
         flushed: Notify::new(),

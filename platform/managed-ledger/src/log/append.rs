@@ -173,11 +173,16 @@ impl ManagedLedger {
         }
         let waiting = self.unconfirmed_bytes.load(Ordering::Relaxed);
         let max_bytes = order.settings.max_unconfirmed_bytes;
+        // Who was refused must know it before anything behind it is taken.
+        let untold = self.refused_untold.load(Ordering::SeqCst) > 0;
         // One request over the whole limit must still be possible.
-        (waiting > 0 && waiting + bytes > max_bytes).then_some(LogError::Busy { bytes: waiting, max_bytes })
+        (untold || waiting > 0 && waiting + bytes > max_bytes).then_some(LogError::Busy { bytes: waiting, max_bytes })
     }
 
     fn refuse(&self, order: &mut Order, tokens: Vec<u64>, error: LogError) -> bool {
+        if matches!(error, LogError::Busy { .. }) {
+            self.refused_untold.fetch_add(tokens.len() as u64, Ordering::SeqCst);
+        }
         if !order.queue.is_empty() {
             order.queue.push_back(Queued::Refused(tokens, error));
             return false;
@@ -289,7 +294,12 @@ impl ManagedLedger {
             for answer in answers {
                 match answer {
                     Answer::Confirmed(entries) => self.confirmed(entries),
-                    Answer::Failed(tokens, error) => self.sink.append_failed(&tokens, &error),
+                    Answer::Failed(tokens, error) => {
+                        self.sink.append_failed(&tokens, &error);
+                        if matches!(error, LogError::Busy { .. }) {
+                            self.refused_untold.fetch_sub(tokens.len() as u64, Ordering::SeqCst);
+                        }
+                    }
                     Answer::Settled(settled) => self.settled(settled),
                 }
             }

@@ -53,6 +53,8 @@ pub struct ManagedLedger {
     pub(crate) cursors: Mutex<HashMap<Arc<str>, Arc<Cursor>>>,
     pub(crate) cursor_count: AtomicU32,
     pub(crate) unconfirmed_bytes: AtomicU64,
+    /// Requests refused for being too many, of which the sink has not been told yet.
+    pub(crate) refused_untold: AtomicU64,
     /// When the upkeep must look again; `u64::MAX` = no need.
     pub(crate) check_at_ms: Arc<AtomicU64>,
     /// Told when all answers are given, and when a cursor's flush ends.

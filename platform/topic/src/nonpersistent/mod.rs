@@ -127,7 +127,7 @@ impl NonPersistentTopic {
         } else {
             None
         };
-        Send { sequence: None, refusal, publish }
+        Send { sequence: None, origin: None, author: None, refusal, publish }
     }
 }
 

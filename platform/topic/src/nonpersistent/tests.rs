@@ -145,6 +145,7 @@ fn producer(sink: &Arc<Recorder>, producer_id: u64, name: &str, access_mode: Acc
         metadata: BTreeMap::new(),
         schema_version: None,
         initial_subscription: None,
+        receipts_by_position: false,
         principal: None,
     }
 }

@@ -69,18 +69,16 @@ pub enum OriginVerdict {
     Behind(Position),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Gate {
-    refused: Position,
-    /// Since when only later positions come.
-    behind_since_ms: Option<u64>,
-}
-
 #[derive(Debug, Clone)]
 struct Mark {
     pushed: Position,
     persisted: Position,
-    gate: Option<Gate>,
+    /// O3: the lowest one that is known not to be stored.
+    failed: Option<Position>,
+    /// O3: the lowest one that was sent again while its fate was open.
+    open: Option<Position>,
+    /// Since when only positions behind the gate come.
+    behind_since_ms: Option<u64>,
     last_active_ms: u64,
     duplicates: u64,
     given_up: u64,
@@ -88,7 +86,28 @@ struct Mark {
 
 impl Mark {
     fn at(position: Position, last_active_ms: u64) -> Self {
-        Self { pushed: position, persisted: position, gate: None, last_active_ms, duplicates: 0, given_up: 0 }
+        Self {
+            pushed: position,
+            persisted: position,
+            failed: None,
+            open: None,
+            behind_since_ms: None,
+            last_active_ms,
+            duplicates: 0,
+            given_up: 0,
+        }
+    }
+
+    /// The entry that has to come before all behind it.
+    fn gate(&self) -> Option<Position> {
+        match (self.failed, self.open) {
+            (Some(failed), Some(open)) => Some(failed.min(open)),
+            (failed, open) => failed.or(open),
+        }
+    }
+
+    fn open_gate(&mut self) {
+        (self.failed, self.open, self.behind_since_ms) = (None, None, None);
     }
 }
 
@@ -152,10 +171,9 @@ impl OriginMarks {
     /// A sender attaches. `rewinds` = it begins with its first entry that has no receipt, whatever was refused before.
     pub fn open(&mut self, source: Source, rewinds: bool, now_ms: u64) {
         let mark = self.mark(source, now_ms);
+        mark.behind_since_ms = None;
         if rewinds {
-            mark.gate = None;
-        } else if let Some(gate) = &mut mark.gate {
-            gate.behind_since_ms = None;
+            mark.open_gate();
         }
         self.bound();
     }
@@ -168,19 +186,19 @@ impl OriginMarks {
             mark.duplicates += 1;
             return OriginVerdict::Duplicate;
         }
-        if let Some(gate) = mark.gate.as_mut().filter(|gate| position > gate.refused) {
-            let since_ms = *gate.behind_since_ms.get_or_insert(now_ms);
+        if let Some(gate) = mark.gate().filter(|gate| position > *gate) {
+            let since_ms = *mark.behind_since_ms.get_or_insert(now_ms);
             if now_ms.saturating_sub(since_ms) < GIVE_UP_MS {
-                return OriginVerdict::Behind(gate.refused);
+                return OriginVerdict::Behind(gate);
             }
             mark.given_up += 1;
-            mark.gate = None;
+            mark.open_gate();
         }
         if position <= mark.pushed {
-            self.refuse(origin);
+            mark.open = Some(mark.open.map_or(position, |open| open.min(position)));
             return OriginVerdict::Unknown;
         }
-        mark.gate = None;
+        mark.open_gate();
         mark.pushed = position;
         OriginVerdict::Store
     }
@@ -193,9 +211,20 @@ impl OriginMarks {
     /// Storage confirmed an entry, or it is known by another name and everything sent before it is answered.
     pub fn confirm(&mut self, origin: &Origin) {
         let Some(mark) = self.marks.get_mut(&origin.source) else { return };
-        if mark.gate.is_none_or(|gate| gate.refused > origin.position) {
+        if mark.failed.is_none_or(|failed| failed > origin.position) {
             mark.persisted = mark.persisted.max(origin.position);
             mark.pushed = mark.pushed.max(mark.persisted);
+            mark.open = mark.open.filter(|open| *open > mark.persisted);
+        }
+    }
+
+    /// An entry is refused before storage is asked; an earlier copy of it may be on its way there.
+    pub fn turn_away(&mut self, origin: &Origin) {
+        let mark = self.marks.entry(origin.source).or_insert_with(|| Mark::at(Position::EARLIEST, 0));
+        if origin.position > mark.pushed {
+            self.refuse(origin);
+        } else if origin.position > mark.persisted {
+            mark.open = Some(mark.open.map_or(origin.position, |open| open.min(origin.position)));
         }
     }
 
@@ -207,8 +236,7 @@ impl OriginMarks {
         }
         // What is in flight before it stays pushed.
         mark.pushed = mark.pushed.min(before(origin.position)).max(mark.persisted);
-        let gate = mark.gate.get_or_insert(Gate { refused: origin.position, behind_since_ms: None });
-        gate.refused = gate.refused.min(origin.position);
+        mark.failed = Some(mark.failed.map_or(origin.position, |failed| failed.min(origin.position)));
     }
 
     /// Entries of whatever origin were confirmed, for the pace of snapshots.
@@ -265,7 +293,7 @@ fn figures(mark: &Mark) -> OriginFigures {
     OriginFigures {
         pushed: mark.pushed,
         persisted: mark.persisted,
-        refused: mark.gate.map(|gate| gate.refused),
+        refused: mark.gate(),
         duplicates: mark.duplicates,
         given_up: mark.given_up,
     }

@@ -41,7 +41,7 @@ fn b012_nothing_passes_a_refused_head() {
     marks.open(WEST, false, 0);
     assert_eq!(verdicts(&mut marks, [0], 0), [Store]);
     marks.confirm(&at(0));
-    marks.refuse(&at(1));
+    marks.turn_away(&at(1));
     let behind = Behind(Position::new(3, 1));
     assert_eq!(verdicts(&mut marks, [2, 3], 5), [behind; 2]);
     assert_eq!(verdicts(&mut marks, [0], 6), [Duplicate], "a lost receipt does not open the gate");
@@ -174,7 +174,7 @@ proptest! {
                 }
                 // A single entry is refused before storage is asked.
                 1 if next < TOTAL && !marks.is_stored(&at(next)) => {
-                    marks.refuse(&at(next));
+                    marks.turn_away(&at(next));
                     next = acked;
                 }
                 // Receipts are lost and the sender reconnects.

@@ -66,6 +66,8 @@ impl PersistentTopic {
         let result = {
             let mut guard = self.producers.lock();
             let side = guard.get_or_insert_with(|| ProducerSide::new(self.stored_epoch()));
+            // What the log has said before comes first: nothing passes a send that is known to have failed.
+            self.take_answers(side);
             let result = event(side);
             self.run_producers(side);
             result
@@ -296,8 +298,19 @@ impl PersistentTopic {
     fn handle_answers(&self) {
         while !self.answers.lock().is_empty() {
             let Some(mut guard) = self.producers.try_lock() else { return };
+            match guard.as_mut() {
+                Some(side) => self.take_answers(side),
+                None => self.answers.lock().clear(),
+            }
+        }
+    }
+
+    fn take_answers(&self, side: &mut ProducerSide) {
+        loop {
             let answers = std::mem::take(&mut *self.answers.lock());
-            let Some(side) = guard.as_mut() else { continue };
+            if answers.is_empty() {
+                return;
+            }
             for answer in answers {
                 match answer {
                     LogAnswer::Appended(entries) => self.confirm(side, &entries),

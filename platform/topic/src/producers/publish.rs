@@ -77,7 +77,7 @@ impl<S: Clone + PartialEq> Producers<S> {
                 if origins.is_stored(origin) {
                     return Answer::Duplicate;
                 }
-                origins.refuse(origin);
+                origins.turn_away(origin);
                 return Answer::Refuse(error);
             }
             match origins.decide(origin, now_ms) {
