@@ -93,6 +93,8 @@ pub struct ReplicationConfig {
     pub create_remote_topics: bool,
     /// A link that makes no progress for so long, though it could, is started anew.
     pub stall_limit_ms: u64,
+    /// A link that takes longer to stop is given up.
+    pub stop_limit_ms: u64,
 }
 
 impl Default for ReplicationConfig {
@@ -104,6 +106,7 @@ impl Default for ReplicationConfig {
             queue_bytes: 16 << 20,
             create_remote_topics: true,
             stall_limit_ms: 30_000,
+            stop_limit_ms: 5_000,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! ends it and deletes its cursor when they do not any more, starts it anew when the region's entry changed. What a link
 //! does is not decided here.
 //! Invariants: H1..H3 (see [`plan`]); H4 one link for a topic and a region at a time; H5 a link has stopped, or was given
-//! up after [`STOP_LIMIT`], before its topic's log closes; H6 a link's cursor exists from the moment at which the policies
+//! up after a time, before its topic's log closes; H6 a link's cursor exists from the moment at which the policies
 //! named its region, whether the region can be reached or not; H7 nothing starts for a topic that is closing.
 //! Failure: what can't be done is tried again after a pause; until then the link's state says why.
 //! Must never know: sessions, frames, what a link sends.
@@ -30,8 +30,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a link may take to stop before it is given up.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// Pause before what failed is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -112,6 +110,7 @@ struct TopicLinks {
 pub struct Replication {
     own: String,
     start_at: InitialPosition,
+    stop_limit: Duration,
     around: Arc<dyn Surroundings>,
     linker: Arc<dyn Linker>,
     topics: Mutex<HashMap<TopicName, Arc<TopicLinks>>>,
@@ -138,14 +137,15 @@ impl Drop for Ended {
 }
 
 impl Replication {
-    /// For the region `own`; new cursors begin at `start_at`.
+    /// For the region `own`; new cursors begin at `start_at`, a link that does not stop in time is given up.
     pub fn new(
         own: String,
         start_at: InitialPosition,
+        stop_limit: Duration,
         around: Arc<dyn Surroundings>,
         linker: Arc<dyn Linker>,
     ) -> Arc<Self> {
-        Arc::new(Self { own, start_at, around, linker, topics: Mutex::default(), closing: Mutex::default() })
+        Arc::new(Self { own, start_at, stop_limit, around, linker, topics: Mutex::default(), closing: Mutex::default() })
     }
 
     /// A topic was opened, or its policies may have changed. Cheap for topics that have nothing to do with it.
@@ -211,7 +211,7 @@ impl Replication {
         let mut failed = false;
         for remote in &plan.stop {
             let hosted = links.links.write().remove(remote);
-            stop(&links.name, remote, hosted).await;
+            stop(&links.name, remote, hosted, self.stop_limit).await;
         }
         for cursor in &plan.drop_cursors {
             match links.log.delete_cursor(cursor).await {
@@ -312,8 +312,8 @@ impl Replication {
         let hosted = std::mem::take(&mut *links.links.write());
         let mut stops = tokio::task::JoinSet::new();
         for (remote, hosted) in hosted {
-            let topic = topic.clone();
-            stops.spawn(async move { stop(&topic, &remote, Some(hosted)).await });
+            let (topic, limit) = (topic.clone(), self.stop_limit);
+            stops.spawn(async move { stop(&topic, &remote, Some(hosted), limit).await });
         }
         while stops.join_next().await.is_some() {}
         ended
@@ -375,9 +375,9 @@ impl Replication {
 
 /// A link that does not stop in time, as one whose connection is cut, is left to itself: it holds nothing but its cursor,
 /// and that ends with the log.
-async fn stop(topic: &TopicName, remote: &str, hosted: Option<Hosted>) {
+async fn stop(topic: &TopicName, remote: &str, hosted: Option<Hosted>, limit: Duration) {
     let Some(Hosted { link: Ok(link), .. }) = hosted else { return };
-    if tokio::time::timeout(STOP_LIMIT, link.stop()).await.is_err() {
+    if tokio::time::timeout(limit, link.stop()).await.is_err() {
         tracing::warn!(%topic, remote, "a link did not stop in time and is given up");
     }
 }

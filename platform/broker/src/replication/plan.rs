@@ -19,13 +19,6 @@ pub struct Plan {
     pub start: Vec<String>,
 }
 
-impl Plan {
-    /// Nothing is to be done.
-    pub fn is_empty(&self) -> bool {
-        self.stop.is_empty() && self.drop_cursors.is_empty() && self.start.is_empty()
-    }
-}
-
 /// The regions that a topic's links lead to.
 pub fn remotes(own: &str, clusters: &BTreeSet<String>) -> BTreeSet<String> {
     if !clusters.contains(own) {
@@ -72,7 +65,7 @@ mod tests {
     #[test]
     fn links_follow_the_policies() {
         assert_eq!(of(&["east"], &[], &[]).start, ["east"]);
-        assert!(of(&["east"], &[("east", true)], &["pulsar.repl.east", "pulsar.dedup"]).is_empty());
+        assert_eq!(of(&["east"], &[("east", true)], &["pulsar.repl.east", "pulsar.dedup"]), Plan::default());
         let gone = of(&[], &[("east", true)], &["pulsar.repl.east", "pulsar.dedup"]);
         assert_eq!((gone.stop, gone.drop_cursors), (vec!["east".to_owned()], vec!["pulsar.repl.east".to_owned()]));
     }

@@ -38,7 +38,7 @@ use meridian_wire::replicate::LINK_PREFIX;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast, watch};
 use tokio::task::JoinHandle;
@@ -127,7 +127,9 @@ impl BrokerService {
         let settings = parts.config.replication.clone();
         let linker = parts.linker.unwrap_or_else(|| Arc::new(NoLinks));
         let start_at = if settings.from_earliest { InitialPosition::Earliest } else { InitialPosition::Latest };
-        let replication = Replication::new(parts.config.cluster.clone(), start_at, Arc::new(around), linker);
+        let stop_limit = Duration::from_millis(settings.stop_limit_ms.max(1));
+        let replication =
+            Replication::new(parts.config.cluster.clone(), start_at, stop_limit, Arc::new(around), linker);
         Ok(Arc::new(Self {
             replication,
             loads: Semaphore::new(parts.config.max_concurrent_topic_loads as usize),
