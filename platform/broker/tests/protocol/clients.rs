@@ -28,7 +28,8 @@ async fn connect_says_what_is_served() {
     assert!(connected.server_version.starts_with("Pulsar Server"));
     let flags = connected.feature_flags.unwrap();
     assert!(flags.supports_topic_watchers());
-    assert!(!flags.supports_scalable_topics() && !flags.supports_repl_dedup_by_lid_and_eid());
+    assert!(connected.server_version.contains("Meridian/"), "other regions know it by this");
+    assert!(flags.supports_repl_dedup_by_lid_and_eid() && !flags.supports_scalable_topics());
 }
 
 #[tokio::test]
