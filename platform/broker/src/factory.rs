@@ -58,6 +58,10 @@ pub trait TopicFactory: Send + Sync {
     }
     /// Who is told when an open topic has lost its log and has to be unloaded.
     fn on_fenced(&self, listener: FencedListener);
+    /// Figures of everything below topics, by their names as metrics.
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// Once a second, for everything below topics.
     fn tick(&self, now_ms: u64) -> BoxFuture<'_, ()>;
 }

@@ -114,6 +114,9 @@ impl BrokerService {
         families.add("pulsar_active_connections", &cluster, f64::from(self.connections().open()));
         families.add("pulsar_broker_topics_count", &cluster, self.topic_count() as f64);
         families.add("meridian_broker_topics_loading", &cluster, self.loading_count() as f64);
+        for (name, value) in self.storage_figures() {
+            families.add(name, &cluster, value as f64);
+        }
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.metrics().registry.gather(), &mut text) {
             tracing::warn!(%error, "broker counters could not be written");
@@ -207,6 +210,7 @@ fn add_subscription(families: &mut Families, labels: &str, stats: &SubscriptionS
         ("pulsar_subscription_last_mark_delete_advanced_timestamp", stats.last_mark_delete_ms as f64),
         ("pulsar_out_messages_total", stats.messages_out as f64),
         ("pulsar_out_bytes_total", stats.bytes_out as f64),
+        ("meridian_subscription_unreadable", f64::from(u8::from(stats.unreadable))),
         ("meridian_subscription_waits", f64::from(u8::from(stats.waiting.is_some()))),
     ];
     for (name, value) in figures {

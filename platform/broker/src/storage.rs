@@ -156,6 +156,21 @@ impl TopicFactory for StorageFactory {
         let _ = self.fenced.0.set(listener);
     }
 
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let caches = self.logs.cache_stats();
+        vec![
+            ("meridian_log_entries_skipped_total", self.logs.entries_skipped()),
+            ("meridian_log_ledgers_skipped_total", self.logs.ledgers_skipped()),
+            ("meridian_log_cursors_rewound_total", self.logs.cursors_rewound()),
+            ("meridian_log_tail_cache_bytes", caches.tail_bytes),
+            ("meridian_log_tail_cache_hits_total", caches.tail_hits),
+            ("meridian_log_catch_up_cache_bytes", caches.catch_up_bytes),
+            ("meridian_log_catch_up_cache_hits_total", caches.catch_up_hits),
+            ("meridian_log_storage_reads_total", caches.storage_reads),
+            ("meridian_log_storage_entries_total", caches.storage_entries),
+        ]
+    }
+
     fn tick(&self, now_ms: u64) -> BoxFuture<'_, ()> {
         Box::pin(self.logs.tick(now_ms))
     }

@@ -138,6 +138,14 @@ pub trait Ledgers: Send + Sync {
         sink: Arc<dyn AppendSink>,
     ) -> BoxFuture<'_, Result<Arc<dyn LedgerWriter>, LedgerError>>;
 
+    /// The next ledger created here gets an id above `floor`. Ids of one sequence are handed out in blocks, so a process
+    /// that holds an older block must leave it before it goes on with a log that another process wrote to: positions of
+    /// a log order by ledger id. A store that never gives an id below one given before may do nothing.
+    fn ids_above(&self, floor: LedgerId) -> BoxFuture<'_, Result<(), LedgerError>> {
+        let _ = floor;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Opens for reading, without fencing. An open ledger is readable up to its last-add-confirmed.
     fn open(&self, ledger_id: LedgerId) -> BoxFuture<'_, Result<Arc<dyn LedgerReader>, LedgerError>>;
 
@@ -174,6 +182,11 @@ pub trait LedgerReader: Send + Sync {
 
     /// Bytes of all confirmed entries as known here.
     fn length_bytes(&self) -> u64;
+
+    /// Whether [`LedgerReader::length_bytes`] was counted; after the recovery of a long ledger it is an estimate.
+    fn length_is_exact(&self) -> bool {
+        true
+    }
 
     /// Entries from `first` on, at least one, at most `max_entries` and `max_bytes` (the first whatever its size), none
     /// beyond the last confirmed.

@@ -1,7 +1,7 @@
 //! The client: creates, opens, recovers and deletes ledgers.
 //!
 //! Invariants: L1 a ledger id is never given twice: ids come from a metadata sequence in blocks, and a record is only
-//! created where there is none; L2 a create costs one metadata write (and one more per [`LedgerConfig::id_block`]).
+//! created where there is none; L3 after [`Ledgers::ids_above`] no id at or below the floor is given; L2 a create costs one metadata write (and one more per [`LedgerConfig::id_block`]).
 //! Failure: a create whose outcome is unknown is looked up; if that fails too the error says so and the record, if it
 //! is there, is an open ledger that nobody writes to.
 //! Must never know: what ledgers are for.
@@ -62,6 +62,26 @@ impl LedgerClient {
         }
         let id = ids.next().and_then(|id| i64::try_from(id).ok());
         id.map(LedgerId).ok_or_else(|| LedgerError::Invalid("ledger ids are used up".to_owned()))
+    }
+
+    /// Leaves the ids of the block that are not above `floor`, and every block that is not.
+    async fn skip_ids(&self, floor: LedgerId) -> Result<(), LedgerError> {
+        let Ok(least) = u64::try_from(floor.0.saturating_add(1)) else { return Ok(()) };
+        let mut ids = self.ids.lock().await;
+        if ids.end > least {
+            ids.start = ids.start.max(least);
+            return Ok(());
+        }
+        let block = self.core.config.id_block.max(1);
+        let mut first = self.core.allocate(block).await?;
+        if first.saturating_add(block) <= least {
+            // The sequence was set back (a restored backup): it goes on behind what is known to be in use.
+            tracing::error!(first, least, "the sequence of ledger ids is behind ids that are in use; it is moved on");
+            self.core.allocate(least - first).await?;
+            first = self.core.allocate(block).await?;
+        }
+        *ids = first.max(least)..first.saturating_add(block);
+        Ok(())
     }
 
     async fn create_ledger(
@@ -129,6 +149,10 @@ impl Ledgers for LedgerClient {
         sink: Arc<dyn AppendSink>,
     ) -> BoxFuture<'_, Result<Arc<dyn LedgerWriter>, LedgerError>> {
         Box::pin(self.create_ledger(options, sink))
+    }
+
+    fn ids_above(&self, floor: LedgerId) -> BoxFuture<'_, Result<(), LedgerError>> {
+        Box::pin(self.skip_ids(floor))
     }
 
     fn open(&self, ledger_id: LedgerId) -> BoxFuture<'_, Result<Arc<dyn LedgerReader>, LedgerError>> {

@@ -63,6 +63,32 @@ async fn what_is_appended_is_confirmed_in_order_and_read_back() {
     }
 }
 
+/// Two processes take turns on one log, each with a block of ids of its own: what is created later has the higher id.
+#[tokio::test]
+async fn ids_rise_over_processes_that_take_turns() {
+    let ledgers = MemoryLedgers::new(1);
+    let other = ledgers.another();
+    let mut floor = LedgerId(-1);
+    let mut created = Vec::new();
+    for turn in 0..20 {
+        let owner = if turn % 2 == 0 { &ledgers } else { &other };
+        owner.client.ids_above(floor).await.unwrap();
+        let (writer, _) = create(owner, 1, 1, 1).await;
+        assert!(writer.id() > floor, "{} after {floor}", writer.id());
+        floor = writer.id();
+        created.push(floor.0);
+    }
+    // A floor that the sequence has not reached (a restored backup) moves it on, for everybody.
+    ledgers.client.ids_above(LedgerId(1_000_000)).await.unwrap();
+    assert!(create(&ledgers, 1, 1, 1).await.0.id() > LedgerId(1_000_000));
+    other.client.ids_above(LedgerId(1_000_100)).await.unwrap();
+    let (writer, _) = create(&other, 1, 1, 1).await;
+    assert!(writer.id() > LedgerId(1_000_100));
+    // A floor below the block costs nothing.
+    other.client.ids_above(LedgerId(3)).await.unwrap();
+    assert_eq!(create(&other, 1, 1, 1).await.0.id().0, writer.id().0 + 1);
+}
+
 #[tokio::test]
 async fn a_lost_bookie_is_replaced_and_nothing_is_lost() {
     let ledgers = MemoryLedgers::new(4);

@@ -233,7 +233,8 @@ pub struct LogSettings {
     pub cursor_flush_interval_ms: u64,
     /// Bytes appended and not yet confirmed at most; over it appends fail with [`LogError::Busy`].
     pub max_unconfirmed_bytes: u64,
-    /// Open the log without ledgers that are lost instead of failing (Pulsar: `autoSkipNonRecoverableData`).
+    /// Go on without ledgers and entries that every replica lost instead of failing (Pulsar:
+    /// `autoSkipNonRecoverableData`).
     pub skip_unreadable: bool,
 }
 
@@ -265,6 +266,8 @@ pub struct LedgerInfo {
     pub entries: u64,
     /// Bytes confirmed.
     pub bytes: u64,
+    /// A recovery estimated them from samples: its writer ended without closing the ledger.
+    pub bytes_estimated: bool,
     /// Index of its first message.
     pub first_index: u64,
     /// Last entry, [`EntryId::NONE`] if empty.

@@ -17,6 +17,8 @@ pub struct LedgerState {
     pub entries: u64,
     /// Confirmed bytes.
     pub bytes: u64,
+    /// Bytes were estimated by a recovery, not counted.
+    pub bytes_estimated: bool,
     /// Index of its first message (Y2).
     pub first_index: u64,
     /// Index after its last message.
@@ -58,6 +60,7 @@ impl Layout {
             id,
             entries: 0,
             bytes: 0,
+            bytes_estimated: false,
             first_index: self.next_index,
             end_index: self.next_index,
             first_ordinal: self.next_ordinal,
@@ -92,6 +95,13 @@ impl Layout {
         let Some(at) = self.find(up_to.ledger_id) else { return };
         let total = self.ledgers[at].bytes + bytes;
         self.settle(up_to.ledger_id, up_to.entry_id.0 as u64 + 1, total, end_index);
+    }
+
+    /// Notes that a ledger's bytes are an estimate.
+    pub fn estimated(&mut self, id: LedgerId) {
+        if let Some(at) = self.find(id) {
+            self.ledgers[at].bytes_estimated = true;
+        }
     }
 
     /// Marks a ledger closed.
@@ -239,6 +249,7 @@ impl Layout {
             ledger_id: l.id,
             entries: l.entries,
             bytes: l.bytes,
+            bytes_estimated: l.bytes_estimated,
             first_index: l.first_index,
             last_entry: l.last_position().entry_id,
             created_ms: l.created_ms,

@@ -166,6 +166,9 @@ fn add_closed(layout: &mut Layout, record: &LedgerRecord) {
     layout.add(id, record.created_ms);
     layout.settle(id, record.entries, record.bytes, record.end_index);
     layout.close(id, record.closed_ms.unwrap_or_default());
+    if record.bytes_estimated {
+        layout.estimated(id);
+    }
 }
 
 async fn recover_ledger(
@@ -192,6 +195,7 @@ async fn recover_ledger(
     if last > EntryId::NONE {
         record.entries = (last.0 + 1) as u64;
         record.bytes = reader.length_bytes();
+        record.bytes_estimated = !reader.length_is_exact();
         record.end_index = end_index_of(&*reader, last).await?;
     }
     Ok(())

@@ -64,6 +64,9 @@ pub struct LedgerRecord {
     /// When it was closed.
     #[prost(uint64, optional, tag = "6")]
     pub closed_ms: Option<u64>,
+    /// `bytes` is an estimate.
+    #[prost(bool, tag = "7")]
+    pub bytes_estimated: bool,
 }
 
 impl LedgerRecord {
@@ -81,6 +84,7 @@ impl LedgerRecord {
             end_index: state.end_index,
             created_ms: state.created_ms,
             closed_ms: Some(closed_ms),
+            bytes_estimated: state.bytes_estimated,
         }
     }
 }
@@ -191,7 +195,15 @@ mod tests {
             incarnation: 3,
             revision: 4,
             ledgers: vec![
-                LedgerRecord { ledger_id: 5, entries: 6, bytes: 7, end_index: 8, created_ms: 9, closed_ms: Some(10) },
+                LedgerRecord {
+                    ledger_id: 5,
+                    entries: 6,
+                    bytes: 7,
+                    end_index: 8,
+                    created_ms: 9,
+                    closed_ms: Some(10),
+                    bytes_estimated: true,
+                },
                 LedgerRecord::open(LedgerId(11), 12),
             ],
             next_segment: 1,
@@ -210,7 +222,7 @@ mod tests {
         let bytes = encode(&head());
         let expected = [
             1, 8, 2, 16, 3, 24, 4, // version; epoch, incarnation, revision
-            34, 12, 8, 5, 16, 6, 24, 7, 32, 8, 40, 9, 48, 10, // closed ledger
+            34, 14, 8, 5, 16, 6, 24, 7, 32, 8, 40, 9, 48, 10, 56, 1, // closed ledger
             34, 4, 8, 11, 40, 12, // open ledger
             40, 1, // next segment
             50, 4, 8, 10, 16, 10, // terminated at 5:5

@@ -42,6 +42,7 @@ pub(crate) struct Shared {
     pub runtime: tokio::runtime::Handle,
     pub cursors_rewound: AtomicU64,
     pub ledgers_skipped: AtomicU64,
+    pub entries_skipped: AtomicU64,
     clock: Clock,
     coarse_ms: AtomicU64,
     changed: Mutex<Vec<Weak<Cursor>>>,
@@ -122,6 +123,7 @@ impl ManagedLedgers {
             runtime: tokio::runtime::Handle::current(),
             cursors_rewound: AtomicU64::new(0),
             ledgers_skipped: AtomicU64::new(0),
+            entries_skipped: AtomicU64::new(0),
             coarse_ms: AtomicU64::new(clock()),
             clock,
             changed: Mutex::default(),
@@ -250,6 +252,9 @@ impl ManagedLedgers {
             if let Some(closed_ms) = record.closed_ms {
                 layout.close(id, closed_ms);
             }
+            if record.bytes_estimated {
+                layout.estimated(id);
+            }
         }
         let (entries, bytes) = layout.totals();
         debug_assert!(layout.last_confirmed().entry_id >= EntryId::NONE);
@@ -307,6 +312,11 @@ impl ManagedLedgers {
     /// Cursors that went back to an older state because their ledger was lost, since the start.
     pub fn cursors_rewound(&self) -> u64 {
         self.shared.cursors_rewound.load(Ordering::Relaxed)
+    }
+
+    /// Lost entries that readers passed over, since the start.
+    pub fn entries_skipped(&self) -> u64 {
+        self.shared.entries_skipped.load(Ordering::Relaxed)
     }
 
     /// Lost ledgers that logs were opened without, since the start.

@@ -12,7 +12,7 @@ use meridian_ledger::{
 use meridian_metadata::{MemoryStore, SharedStore};
 use meridian_types::{EntryId, LedgerId, Position, RegionId};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -36,6 +36,7 @@ struct World {
     refuse_creates: bool,
     reads: u64,
     creates: u64,
+    lost_entries: BTreeSet<(i64, i64)>,
 }
 
 /// Ledgers in memory. They outlive the managed ledgers over them, as disks do.
@@ -85,6 +86,17 @@ impl MemoryLedgers {
     /// Removes a ledger as if every replica was lost.
     pub fn lose(&self, id: LedgerId) {
         self.world.lock().ledgers.remove(&id.0);
+    }
+
+    /// Makes one entry unreadable as if every replica of it was lost, or readable again.
+    pub fn lose_entry(&self, at: Position, lost: bool) {
+        let key = (at.ledger_id.0, at.entry_id.0);
+        let mut world = self.world.lock();
+        if lost {
+            world.lost_entries.insert(key);
+        } else {
+            world.lost_entries.remove(&key);
+        }
     }
 
     /// The ledgers there are, of one kind (`data`, `cursor`).
@@ -223,6 +235,13 @@ impl LedgerReader for MemoryLedger {
             let (mut entries, mut bytes) = (Vec::new(), 0);
             let start = first.0.max(0) as usize;
             for at in start..ledger.confirmed.min(start.saturating_add(max_entries as usize)) {
+                if world.lost_entries.contains(&(self.id.0, at as i64)) {
+                    if at == start {
+                        let (ledger_id, entry_id, reason) = (self.id, first, "no replica".to_owned());
+                        return Err(LedgerError::Corrupt { ledger_id, entry_id, reason });
+                    }
+                    break;
+                }
                 bytes += ledger.entries[at].len() as u64;
                 if bytes > max_bytes && !entries.is_empty() {
                     break;

@@ -59,6 +59,7 @@ mod tests {
             id: LedgerId(i),
             entries: 10,
             bytes,
+            bytes_estimated: false,
             first_index: 0,
             end_index: 0,
             first_ordinal: 0,

@@ -426,6 +426,34 @@ async fn readers_in_step_cost_one_storage_read_and_never_evict_the_tail() {
     assert!(log.try_read_cached(Position::new(1, 0), 100, 1 << 20).is_none());
 }
 
+/// Field report B090: entries that every replica lost fail their readers, or are passed over and counted if the operator
+/// says so; every cursor passes them.
+#[tokio::test]
+async fn b090_lost_entries_are_skipped_only_when_told() {
+    let region = TestRegion::default();
+    let t = region.open(NAME, settings()).await;
+    let cursor = t.log.open_cursor("s", InitialPosition::Earliest, durable()).await.unwrap();
+    t.append(0, 6).await;
+    t.log.roll().await;
+    t.broker.tick(region.advance(60_000)).await;
+    for entry in [2, 3] {
+        region.ledgers.lose_entry(Position::new(0, entry), true);
+    }
+    assert_eq!(t.log.read(Position::new(0, 0), 10, 1000).await.unwrap().len(), 2);
+    let strict = t.log.read(Position::new(0, 2), 10, 1000).await.unwrap_err();
+    assert_eq!(strict.class(), ErrorClass::Corrupt);
+    t.log.set_settings(LogSettings { skip_unreadable: true, ..settings() });
+    let read = t.log.read(Position::new(0, 2), 10, 1000).await.unwrap();
+    assert_eq!(read.iter().map(|entry| entry.position.entry_id.0).collect::<Vec<_>>(), [4, 5]);
+    assert_eq!(t.broker.entries_skipped(), 2);
+    assert_eq!(cursor.backlog_entries(), 4);
+    region.ledgers.lose_entry(Position::new(0, 5), true);
+    t.broker.tick(region.advance(60_000)).await;
+    assert!(t.log.read(Position::new(0, 5), 10, 1000).await.unwrap().is_empty(), "nothing behind it");
+    cursor.skip(4).await.unwrap();
+    assert_eq!(cursor.mark_delete(), Position::new(0, 5));
+}
+
 /// Field report B090: a lost ledger does not keep a log from loading if the operator says so.
 #[tokio::test]
 async fn b090_lost_ledgers_are_skipped_only_when_told() {

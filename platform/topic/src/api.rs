@@ -491,6 +491,8 @@ pub struct SubscriptionStats {
     pub last_mark_delete_ms: u64,
     /// Why dispatch waits (`no permits`, `unacked limit`, `reading since …`, `draining hashes`, `client not writable`).
     pub waiting: Option<String>,
+    /// The next entry to read is lost or damaged on every replica: `waiting` says which.
+    pub unreadable: bool,
     pub consumers: Vec<ConsumerStats>,
     pub cursor: Option<CursorInfo>,
 }

@@ -36,6 +36,62 @@ fn take(client: &Client) -> Vec<(Position, String)> {
     client.got.lock().drain(..).map(|(_, delivery)| (delivery.position, body(&delivery.payload))).collect()
 }
 
+/// Reports on lost entries (B090): a reader of one that every replica lost says so in its figures, asks less and less
+/// often, and goes past it when the operator allows that; mark-delete passes it too.
+#[tokio::test]
+async fn b090_a_lost_entry_is_shown_and_skipped_when_told() {
+    let bench = Bench::new().await;
+    let positions = bench.publish_numbers(0, 5).await;
+    let lost = positions[2];
+    bench.region.ledgers.lose_entry(lost, true);
+    let client = Client::new();
+    let consumer = join(&bench, &client, 1, SubscriptionType::Exclusive).await;
+    let figures = || bench.topic.stats().subscriptions.remove(0);
+    bench.until("the loss is shown", || figures().unreadable).await;
+    assert_eq!(client.texts(), ["0", "1"]);
+    let why = figures().waiting.unwrap_or_default();
+    assert!(why.contains("unreadable") && why.contains("entry 2 of ledger"), "{why}");
+    assert!(bench.region.ledgers.reads() <= 8, "it asks less and less often");
+
+    let log = bench.logs.opened(&meridian_topic::log_name(bench.topic.name())).unwrap();
+    log.set_settings(LogSettings { skip_unreadable: true, ..LogSettings::default() });
+    client.received(4).await;
+    assert_eq!(client.texts(), ["0", "1", "3", "4"]);
+    assert!(!figures().unreadable);
+    assert_eq!(bench.logs.entries_skipped(), 1);
+    let rest: Vec<_> = positions.iter().copied().filter(|position| *position != lost).collect();
+    bench.ack(consumer, &rest);
+    assert_eq!(figures().backlog_entries, 0, "mark-delete passes the lost entry");
+}
+
+#[tokio::test]
+async fn b090_a_seek_leaves_a_lost_entry_and_a_replica_that_comes_back_is_read() {
+    let bench = Bench::new().await;
+    let positions = bench.publish_numbers(0, 5).await;
+    bench.region.ledgers.lose_entry(positions[2], true);
+    let client = Client::new();
+    let first = join(&bench, &client, 1, SubscriptionType::Shared).await;
+    let unreadable = || bench.topic.stats().subscriptions[0].unreadable;
+    bench.until("the loss is shown", unreadable).await;
+    bench.region.ledgers.lose_entry(positions[2], false);
+    client.received(5).await;
+    assert_eq!(client.texts(), ["0", "1", "2", "3", "4"]);
+    assert!(!unreadable());
+
+    bench.topic.seek(first, SeekTo::Position(Position::EARLIEST, Vec::new())).await.unwrap();
+    bench.region.ledgers.lose_entry(positions[1], true);
+    bench.logs.tick(bench.region.advance(60_000)).await;
+    let late = Client::new();
+    let second = join(&bench, &late, 2, SubscriptionType::Shared).await;
+    bench.until("the loss is shown", unreadable).await;
+    bench.topic.seek(second, SeekTo::Position(positions[2], Vec::new())).await.unwrap();
+    let third = Client::new();
+    join(&bench, &third, 3, SubscriptionType::Shared).await;
+    third.received(3).await;
+    assert_eq!(third.texts(), ["2", "3", "4"]);
+    bench.until("the state ends with the read", || !unreadable()).await;
+}
+
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;

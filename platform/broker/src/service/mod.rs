@@ -117,6 +117,11 @@ pub struct BrokerService {
 }
 
 impl BrokerService {
+    /// Figures of everything below topics, by their names as metrics.
+    pub(crate) fn storage_figures(&self) -> Vec<(&'static str, u64)> {
+        self.factory.figures()
+    }
+
     /// Builds the service; nothing runs before [`BrokerService::start`].
     ///
     /// # Errors

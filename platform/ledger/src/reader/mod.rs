@@ -343,6 +343,10 @@ impl LedgerReader for Reader {
         self.view.lock().record.length_bytes
     }
 
+    fn length_is_exact(&self) -> bool {
+        self.view.lock().record.length_exact
+    }
+
     fn read(
         &self,
         first: EntryId,

@@ -22,14 +22,15 @@ use tokio::sync::oneshot;
 pub const WAIT_LIMIT_MS: u64 = 10_000;
 const FIRST_PAUSE_MS: u64 = 20;
 const MAX_PAUSE_MS: u64 = 1000;
-/// Ids given out to other owners in the meantime may be lower than our last one; so many are thrown away at most.
-const ID_ATTEMPTS: u32 = 10_000;
+/// Ledgers thrown away at most because a store without [`meridian_ledger::Ledgers::ids_above`] gave them a low id.
+const ID_ATTEMPTS: u32 = 100;
 
 /// What recovery found in a ledger.
 struct Found {
     ledger_id: LedgerId,
     last: EntryId,
     bytes: u64,
+    bytes_exact: bool,
     end_index: u64,
 }
 
@@ -94,6 +95,7 @@ impl ManagedLedger {
 
     /// A new ledger whose id is above all of the log's (positions ascend).
     async fn create_above(self: &Arc<Self>, floor: LedgerId) -> Result<Arc<dyn LedgerWriter>, LogError> {
+        self.shared.ledgers.ids_above(floor).await?;
         for _ in 0..ID_ATTEMPTS {
             let options = self.ledger_options("data");
             let sink = Arc::new(WriterSink(self.me.clone()));
@@ -273,7 +275,7 @@ impl ManagedLedger {
             EntryId::NONE => self.view.lock().layout.next_index(),
             last => end_index_of(reader, last).await?,
         };
-        Ok(Found { ledger_id, last, bytes, end_index })
+        Ok(Found { ledger_id, last, bytes, bytes_exact: reader.length_is_exact(), end_index })
     }
 
     /// The last survivor must be what we appended there.
@@ -311,6 +313,7 @@ impl ManagedLedger {
         for record in head.ledgers.iter_mut().filter(|record| record.ledger_id == found.ledger_id.0) {
             record.entries = (found.last.0 + 1) as u64;
             record.bytes = found.bytes;
+            record.bytes_estimated = !found.bytes_exact;
             record.end_index = found.end_index;
             record.closed_ms = Some(closed_ms);
         }
@@ -350,6 +353,9 @@ impl ManagedLedger {
         {
             let mut view = self.view.lock();
             removed.iter().for_each(|id| view.layout.remove(*id));
+            if !found.bytes_exact {
+                view.layout.estimated(found.ledger_id);
+            }
         }
         let entries = (found.last.0 + 1) as u64;
         self.settle(found.ledger_id, entries, found.bytes, found.end_index).await;

@@ -1,18 +1,25 @@
 //! Reading: tail cache, then catch-up blocks, then storage.
 //!
 //! Invariants: H3 (a block is read from storage once); a read never answers empty while there is an entry at or after
-//! `from`.
+//! `from`; R1 an entry that every replica *says* it has lost or damaged is passed over only if the operator's setting
+//! allows it, after [`LOST_ATTEMPTS`] reads, counted, and acked for every cursor, so that mark-delete passes it too.
+//! Failure: without that setting a lost entry fails every read that needs it.
 
 use super::{ManagedLedger, body_of};
-use crate::api::{LogEntry, LogError};
+use crate::api::{AckPosition, LogEntry, LogError};
 use crate::cache::catch_up::{Blocks, Landing, Next};
 use meridian_ledger::{LedgerError, LedgerReader};
 use meridian_types::{LedgerId, Position};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Closed ledgers whose readers are kept.
 const READERS_KEPT: usize = 4;
+/// Reads of an entry that every replica calls lost before it is passed over.
+const LOST_ATTEMPTS: u32 = 3;
+/// Pause between them.
+const LOST_PAUSE: Duration = Duration::from_millis(100);
 
 impl ManagedLedger {
     /// Entries at or after `from`, over ledger ends, up to the last confirmed; empty = caught up.
@@ -20,6 +27,9 @@ impl ManagedLedger {
     /// # Errors
     /// [`LogError::Ledger`] if storage does not answer, [`LogError::Corrupt`] if an envelope is damaged.
     pub async fn read(&self, from: Position, max_entries: u32, max_bytes: u64) -> Result<Vec<LogEntry>, LogError> {
+        let mut from = from;
+        // After the first lost entry of a run its neighbours are not asked for as often again.
+        let mut attempts = 0;
         loop {
             let Some(at) = self.place_or_cached(from, max_entries, max_bytes) else { return Ok(Vec::new()) };
             let at = match at {
@@ -42,6 +52,17 @@ impl ManagedLedger {
                         Ok(entries) => entries,
                         // Trimmed, or left out for good: go on behind it.
                         Err(error) if self.passed_over(at, &error).await => continue,
+                        Err(error) if is_lost_entry(at, &error) && self.settings().skip_unreadable => {
+                            attempts += 1;
+                            if attempts < LOST_ATTEMPTS {
+                                drop(landing);
+                                tokio::time::sleep(LOST_PAUSE).await;
+                                continue;
+                            }
+                            self.leave_out_entry(at, &error);
+                            from = at.next_in_ledger();
+                            continue;
+                        }
                         Err(error) => return Err(error),
                     };
                     let block = landing.land(entries, &self.shared.catch_up, self.shared.coarse_now_ms());
@@ -58,6 +79,16 @@ impl ManagedLedger {
         }
         let lost = matches!(error, LogError::Ledger(LedgerError::NoSuchLedger(_)));
         lost && self.settings().skip_unreadable && self.leave_out(at.ledger_id).await.is_ok()
+    }
+
+    /// Goes on without an entry that every replica lost (R1).
+    fn leave_out_entry(&self, at: Position, error: &LogError) {
+        self.shared.entries_skipped.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(log = %self.name, entry = %at, %error, "entry is lost; going on behind it");
+        let lost = AckPosition { position: at, unacked_batch_indexes: None, messages: 0 };
+        for cursor in self.cursors() {
+            cursor.ack(std::slice::from_ref(&lost));
+        }
     }
 
     /// Reads the next block while the reader is still busy with this one. A failure is met again by who needs the block.
@@ -102,7 +133,16 @@ impl ManagedLedger {
         let reader = self.reader(at.ledger_id).await?;
         let stored = reader.read(at.entry_id, max_entries.min(there), max_bytes).await?;
         self.shared.catch_up.count_read(stored.len());
-        stored.iter().map(|entry| body_of(at.ledger_id, entry)).collect()
+        let mut entries = Vec::with_capacity(stored.len());
+        for entry in &stored {
+            match body_of(at.ledger_id, entry) {
+                Ok(entry) => entries.push(entry),
+                // What stands before the damage can be used.
+                Err(error) if entries.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(entries)
     }
 
     /// The reader of a ledger: its writer if it is open here.
@@ -163,10 +203,20 @@ impl ManagedLedger {
                 Ok(_) => high = middle,
                 // Trimmed meanwhile: what is looked for lies behind.
                 Err(LogError::BadPosition(_)) => low = middle + 1,
+                Err(error) if is_lost_entry(at, &error) && self.settings().skip_unreadable => low = middle + 1,
                 Err(error) => return Err(error),
             }
         }
         Ok(self.view.lock().layout.at_ordinal(low))
+    }
+}
+
+/// Whether every replica said that it has not got the entry, or a damaged one.
+fn is_lost_entry(at: Position, error: &LogError) -> bool {
+    match error {
+        LogError::Ledger(LedgerError::Corrupt { entry_id, .. }) => *entry_id == at.entry_id,
+        LogError::Corrupt(_) => true,
+        _ => false,
     }
 }
 

@@ -456,6 +456,12 @@ impl Dispatcher {
         }
     }
 
+    /// Whether the answer to this read is still waited for.
+    pub(crate) fn awaits(&self, ticket: u64) -> bool {
+        matches!(self.reading, Some(Reading::Normal { ticket: now, .. } | Reading::Replay { ticket: now, .. })
+                 if now == ticket)
+    }
+
     /// Normal read: entries in log order, already acked ones and markers left out; `next` is the position after the
     /// last one looked at. `last_confirmed` may have moved.
     pub(crate) fn read_done(&mut self, ticket: u64, entries: Vec<Candidate>, next: Position, now_ms: u64) {

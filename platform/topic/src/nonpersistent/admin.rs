@@ -70,6 +70,7 @@ fn subscription_stats(name: &str, subscription: &Subscription) -> SubscriptionSt
             true => Some(format!("{} messages dropped", fanout.dropped)),
             false => Some(format!("no permits, {} messages dropped", fanout.dropped)),
         },
+        unreadable: false,
         consumers,
         cursor: None,
     }

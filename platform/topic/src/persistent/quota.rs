@@ -230,6 +230,7 @@ mod tests {
             ledger_id: LedgerId(id),
             entries,
             bytes,
+            bytes_estimated: false,
             first_index: 0,
             last_entry: EntryId(entries as i64 - 1),
             created_ms: 0,

@@ -274,6 +274,7 @@ fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
         last_acked_ms: last(&|consumer| consumer.counters.last_acked_ms),
         last_mark_delete_ms: cursor.last_active_ms,
         waiting: waiting(&state),
+        unreadable: state.unreadable.is_some(),
         consumers,
         cursor: Some(cursor),
     }
@@ -282,6 +283,9 @@ fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
 fn waiting(state: &super::subscription::State) -> Option<String> {
     if state.fenced {
         return Some("seek, reset or delete under way".to_owned());
+    }
+    if let Some(why) = &state.unreadable {
+        return Some(format!("unreadable: {why}"));
     }
     state.active.as_ref()?.core.waiting().describe()
 }

@@ -4,7 +4,9 @@
 //! the tail cache can't answer run as tasks that come back with what they found.
 //! Invariants: B1 effects are executed in the order in which they were decided; B2 a subscription that is fenced (seek,
 //! delete) takes no consumer; B3 nothing waits while the lock is held.
-//! Failure: reads are repeated with growing pauses until the subscription is closed.
+//! Failure: reads are repeated with growing pauses until the subscription is closed; data that every replica lost is
+//! read a few times, then the subscription is shown as unreadable and asks rarely, until the data is back, a seek leads
+//! past it or the operator allows to skip it.
 //! Must never know: other subscriptions, producers.
 
 use super::PersistentTopic;
@@ -13,7 +15,7 @@ use crate::api::{ClientSink, ConsumerKey, SubscribeRequest, SubscriptionType};
 use crate::dispatch::{Dispatcher, Effect};
 use crate::rates::Rate;
 use meridian_managed_ledger::{AckPosition, Cursor, LogEntry, LogError};
-use meridian_types::Position;
+use meridian_types::{Classify, ErrorClass, Position};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +25,10 @@ use std::time::Duration;
 /// First pause after a failed read; doubled up to [`READ_RETRY_MAX`].
 const READ_RETRY_FIRST: Duration = Duration::from_millis(50);
 const READ_RETRY_MAX: Duration = Duration::from_secs(5);
+/// Reads of lost or damaged data before the subscription is shown as unreadable.
+const UNREADABLE_AFTER: u32 = 5;
+/// Pause to which later ones slow down: a replica may come back, or the operator may allow to skip.
+const UNREADABLE_PAUSE: Duration = Duration::from_secs(15);
 
 /// A consumer as the shell knows it.
 pub(super) struct Peer {
@@ -86,6 +92,8 @@ pub(super) struct State {
     /// A seek, reset or delete is under way, or the subscription is gone.
     pub(super) fenced: bool,
     pub(super) gone: bool,
+    /// What the read under way can't get: lost or damaged on every replica.
+    pub(super) unreadable: Option<Box<str>>,
     /// Nothing above it was ever acked.
     pub(super) highest_acked: Position,
     pub(super) last_expire_ms: u64,
@@ -121,6 +129,7 @@ impl Subscription {
                 active: None,
                 fenced: false,
                 gone: false,
+                unreadable: None,
                 highest_acked: last_confirmed,
                 last_expire_ms: 0,
                 expired_total: 0,
@@ -252,7 +261,7 @@ impl Subscription {
         let (subscription, Some(topic)) = (self.clone(), topic.me.upgrade()) else { return };
         let runtime = topic.deps.runtime.clone();
         runtime.spawn(async move {
-            let Some(entries) = subscription.until_read(&topic, &wanted).await else { return };
+            let Some(entries) = subscription.until_read(&topic, ticket, &wanted).await else { return };
             let mut state = subscription.state.lock();
             let now_ms = topic.now_ms();
             match &wanted {
@@ -268,21 +277,32 @@ impl Subscription {
     }
 
     /// Repeats a read until it succeeds; `None` once nobody waits for it any more.
-    async fn until_read(&self, topic: &PersistentTopic, wanted: &Wanted) -> Option<Vec<LogEntry>> {
-        let mut pause = READ_RETRY_FIRST;
+    async fn until_read(&self, topic: &PersistentTopic, ticket: u64, wanted: &Wanted) -> Option<Vec<LogEntry>> {
+        let (mut pause, mut lost) = (READ_RETRY_FIRST, 0);
         loop {
             match wanted.read(topic).await {
-                Ok(entries) => return Some(entries),
+                Ok(entries) => {
+                    if lost > 0 {
+                        self.state.lock().unreadable = None;
+                    }
+                    return Some(entries);
+                }
                 Err(LogError::Closed(_) | LogError::NoSuchLog(_)) => return None,
                 Err(error) => {
                     tracing::warn!(topic = %topic.name, subscription = %self.name, %error, "a read failed, trying again");
+                    lost += u32::from(error.class() == ErrorClass::Corrupt);
+                    if lost == UNREADABLE_AFTER {
+                        self.state.lock().unreadable = Some(error.to_string().into());
+                    }
                 }
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(READ_RETRY_MAX);
-            let state = self.state.lock();
-            if state.gone || state.active.as_ref().is_none_or(|active| active.peers.is_empty()) {
+            pause = (pause * 2).min(if lost < UNREADABLE_AFTER { READ_RETRY_MAX } else { UNREADABLE_PAUSE });
+            let mut state = self.state.lock();
+            let waits = |active: &Active| !active.peers.is_empty() && active.core.awaits(ticket);
+            if state.gone || !state.active.as_deref().is_some_and(waits) {
                 // The ticket is cancelled: whoever comes next starts a read of its own.
+                state.unreadable = None;
                 return None;
             }
         }
