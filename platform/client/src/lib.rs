@@ -36,15 +36,17 @@ pub mod pool;
 pub mod producer;
 pub mod requests;
 pub mod tls;
+mod window;
 
 pub use address::{BrokerAddress, Endpoint, ServiceUrl};
 pub use auth::Credentials;
 pub use connection::{Connection, PeerFacts};
 pub use consumer::{Consumer, ConsumerOptions, Received};
 pub use error::ClientError;
-pub use link_producer::{LinkEvent, LinkEvents, LinkLimits, LinkOptions, LinkProducer, NotSent, OutgoingEntry, Room};
+pub use link_producer::{LinkEvent, LinkEvents, LinkOptions, LinkProducer, NotSent, OutgoingEntry};
 pub use peer::{Peer, PeerLimits};
 pub use pool::{ConnectionState, PeerPool, Phase};
 pub use producer::{OutgoingMessage, Producer, ProducerOptions, Stored};
 pub use requests::VersionedSchema;
 pub use tls::TlsSettings;
+pub use window::{LinkLimits, Room};

@@ -13,6 +13,7 @@
 
 use crate::ClientError;
 use crate::connection::{Connection, ProducerSlot, unexpected};
+use crate::window::{LinkLimits, Room, Window};
 use bytes::{Bytes, BytesMut};
 use meridian_types::{Position, TopicName};
 use meridian_wire::encode::encode_with_payload;
@@ -20,30 +21,13 @@ use meridian_wire::proto::base_command::Body;
 use meridian_wire::proto::{
     CommandCloseProducer, CommandProducer, CommandSend, KeyValue, MessageIdData, Schema, ServerError,
 };
-use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 /// Entries up to this size are copied behind their command; larger ones are written from where they are.
 const COPIED_BYTES: usize = 4096;
 /// Bytes of a SEND command, as a guess for buffers.
 const COMMAND_BYTES: usize = 64;
-
-/// How much may be on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LinkLimits {
-    /// Entries.
-    pub entries: usize,
-    /// Bytes of entries.
-    pub bytes: usize,
-}
-
-impl Default for LinkLimits {
-    fn default() -> Self {
-        Self { entries: 1000, bytes: 16 * 1024 * 1024 }
-    }
-}
 
 /// How a producer is opened.
 #[derive(Debug, Clone, PartialEq)]
@@ -140,129 +124,6 @@ impl LinkEvent {
     /// Whether it is the answer to one send.
     pub fn is_answer(&self) -> bool {
         matches!(self, Self::Receipt { .. } | Self::SendError { .. })
-    }
-}
-
-/// How much more may be sent now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// Entries.
-    pub entries: usize,
-    /// Bytes of entries; if nothing is on its way one entry of any size fits.
-    pub bytes: usize,
-}
-
-#[derive(Debug, Default)]
-struct InFlight {
-    sizes: VecDeque<usize>,
-    bytes: usize,
-    unanswered: usize,
-    closed: bool,
-}
-
-/// What is on its way, shared by the owner and the reader.
-#[derive(Debug)]
-pub(crate) struct Window {
-    limits: LinkLimits,
-    state: Mutex<InFlight>,
-    changed: Notify,
-}
-
-impl Window {
-    fn new(limits: LinkLimits) -> Self {
-        let limits = LinkLimits { entries: limits.entries.max(1), bytes: limits.bytes.max(1) };
-        Self { limits, state: Mutex::default(), changed: Notify::new() }
-    }
-
-    fn room(&self) -> Room {
-        let state = self.state.lock();
-        Room {
-            entries: self.limits.entries.saturating_sub(state.sizes.len()),
-            bytes: self.limits.bytes.saturating_sub(state.bytes),
-        }
-    }
-
-    fn in_flight(&self) -> usize {
-        self.state.lock().sizes.len()
-    }
-
-    fn fits(&self, state: &InFlight, entries: usize, bytes: usize) -> bool {
-        state.sizes.len() + entries <= self.limits.entries
-            && (state.bytes == 0 || state.bytes + bytes <= self.limits.bytes)
-    }
-
-    /// Waits until a run of this size fits; `false` if the producer closed.
-    async fn wait(&self, entries: usize, bytes: usize) -> bool {
-        let entries = entries.clamp(1, self.limits.entries);
-        loop {
-            {
-                let state = self.state.lock();
-                if state.closed {
-                    return false;
-                }
-                if self.fits(&state, entries, bytes.min(self.limits.bytes)) {
-                    return true;
-                }
-            }
-            self.changed.notified().await;
-        }
-    }
-
-    /// Counts a run, if it fits.
-    fn add(&self, run: &[OutgoingEntry], bytes: usize) -> bool {
-        let mut state = self.state.lock();
-        if !self.fits(&state, run.len(), bytes) {
-            return false;
-        }
-        state.sizes.extend(run.iter().map(|outgoing| outgoing.entry.len()));
-        state.bytes += bytes;
-        state.unanswered += run.len();
-        true
-    }
-
-    /// Takes the last run back, which was not sent.
-    fn undo(&self, entries: usize) {
-        let mut state = self.state.lock();
-        for _ in 0..entries {
-            let bytes = state.sizes.pop_back().unwrap_or_default();
-            state.bytes -= bytes;
-        }
-        state.unanswered = state.unanswered.saturating_sub(entries);
-    }
-
-    /// Counts answers that were read; `false` if there are more than sends.
-    pub(crate) fn answered(&self, answers: usize) -> bool {
-        let mut state = self.state.lock();
-        match state.unanswered.checked_sub(answers) {
-            Some(left) => {
-                state.unanswered = left;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Counts answers that the owner took.
-    fn taken(&self, answers: usize) {
-        if answers == 0 {
-            return;
-        }
-        let mut state = self.state.lock();
-        for _ in 0..answers {
-            let bytes = state.sizes.pop_front().unwrap_or_default();
-            state.bytes -= bytes;
-        }
-        drop(state);
-        self.changed.notify_one();
-    }
-
-    pub(crate) fn close(&self) {
-        self.state.lock().closed = true;
-        self.changed.notify_one();
-    }
-
-    fn is_closed(&self) -> bool {
-        self.state.lock().closed
     }
 }
 
@@ -409,7 +270,7 @@ impl LinkProducer {
 
     fn try_send_run(&mut self, run: &[OutgoingEntry]) -> Result<bool, ClientError> {
         let bytes = self.check(run)?;
-        if !self.window.add(run, bytes) {
+        if !self.window.add(sizes(run), bytes) {
             return Ok(false);
         }
         let reserved = self.connection.try_reserve(bytes);
@@ -436,7 +297,7 @@ impl LinkProducer {
             }
             let (count, bytes) = self.piece(&run);
             let rest = run.split_off(count);
-            if self.window.add(&run, bytes) {
+            if self.window.add(sizes(&run), bytes) {
                 self.connection.push(encode_run(self.producer_id, &run), bytes).await?;
                 run = rest;
             } else {
@@ -504,6 +365,10 @@ impl Drop for LinkProducer {
             self.connection.command_beside(command);
         }
     }
+}
+
+fn sizes(run: &[OutgoingEntry]) -> impl ExactSizeIterator<Item = usize> {
+    run.iter().map(|outgoing| outgoing.entry.len())
 }
 
 fn open_command(options: &LinkOptions, producer_id: u64, request_id: u64) -> CommandProducer {
@@ -597,22 +462,5 @@ mod tests {
             assert_eq!(entry, sent.entry);
         }
         assert!(bytes.is_empty());
-    }
-
-    #[test]
-    fn the_window_counts_until_answers_are_taken() {
-        let window = Window::new(LinkLimits { entries: 3, bytes: 100 });
-        assert!(window.add(&[outgoing(60)], 60));
-        assert!(!window.add(&[outgoing(60)], 60), "bytes");
-        assert!(window.add(&[outgoing(20), outgoing(20)], 40));
-        assert!(!window.add(&[outgoing(0)], 0), "entries");
-        assert!(window.answered(2));
-        assert_eq!(window.room(), Room { entries: 0, bytes: 0 });
-        window.taken(2);
-        assert_eq!(window.room(), Room { entries: 2, bytes: 80 });
-        assert!(!window.answered(2), "one send has no answer");
-        window.undo(1);
-        assert_eq!((window.in_flight(), window.room().bytes), (0, 100));
-        assert!(window.add(&[outgoing(1_000)], 1_000), "an entry above the limit goes alone");
     }
 }

@@ -10,8 +10,9 @@
 use crate::ClientError;
 use crate::address::{BrokerAddress, Endpoint};
 use crate::backoff::Backoff;
-use crate::link_producer::{LinkEvent, LinkEvents, LinkLimits, LinkOptions, LinkProducer, OutgoingEntry};
+use crate::link_producer::{LinkEvent, LinkEvents, LinkOptions, LinkProducer, OutgoingEntry};
 use crate::pool::PeerPool;
+use crate::window::LinkLimits;
 use bytes::{Bytes, BytesMut};
 use meridian_types::{Position, TopicName};
 use meridian_wire::payload;

@@ -10,7 +10,8 @@
 
 use crate::ClientError;
 use crate::consumer::{ConsumerEvent, Delivery};
-use crate::link_producer::{LinkEvent, Window};
+use crate::link_producer::LinkEvent;
+use crate::window::Window;
 use meridian_types::Position;
 use meridian_wire::frame::Frame;
 use meridian_wire::proto::base_command::Body;

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use meridian_client::{Connection, Endpoint, Peer, PeerPool};
 use meridian_types::TopicName;
-use meridian_wire::encode::{PONG, SendReceipt, encode_command, encode_send_receipt, encode_with_payload};
+use meridian_wire::encode::{PONG, SendReceipt, encode_command, encode_send_receipt};
 use meridian_wire::frame::{FrameDecoder, Incoming};
 use meridian_wire::proto::base_command::Body;
 use meridian_wire::proto::{BaseCommand, CommandConnect, CommandConnected, FeatureFlags};
@@ -149,13 +149,6 @@ impl Session {
     pub async fn send(&mut self, command: impl Into<BaseCommand>) {
         let mut bytes = BytesMut::new();
         encode_command(&command.into(), &mut bytes);
-        self.raw(&bytes).await;
-    }
-
-    pub async fn send_with(&mut self, command: impl Into<BaseCommand>, payload: &[u8]) {
-        let mut bytes = BytesMut::new();
-        encode_with_payload(&command.into(), payload.len(), &mut bytes);
-        bytes.extend_from_slice(payload);
         self.raw(&bytes).await;
     }
 
