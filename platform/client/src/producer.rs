@@ -290,6 +290,11 @@ impl ProducerTask {
             LinkEvent::Receipt { sequence_id, position, .. } => {
                 self.settle(sequence_id, Ok(Stored { position, sequence_id }));
             }
+            LinkEvent::SendError { code, .. } if ClientError::refused("a send", code as i32, "").may_pass() => {
+                // It and what was sent behind it is sent again in order on a new link.
+                self.unlink();
+                self.again_at = Instant::now() + Duration::from_millis(self.backoff.failed(rand::random()));
+            }
             LinkEvent::SendError { sequence_id, code, text } => {
                 self.settle(sequence_id, Err(ClientError::Refused { what: "a send", code, text }));
             }

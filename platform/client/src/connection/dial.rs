@@ -165,8 +165,8 @@ where
         ended: watch::Sender::new(false),
         authenticating: AtomicBool::new(false),
     });
-    let task = tokio::spawn(drive::drive(stream, reader, shared.clone()));
-    Connection { shared, _task: Arc::new(Task(task)) }
+    let handle = tokio::spawn(drive::drive(stream, reader, shared.clone()));
+    Connection { shared: shared.clone(), _task: Arc::new(Task { handle, shared }) }
 }
 
 async fn write<S: AsyncWrite + Unpin>(

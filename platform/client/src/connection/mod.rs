@@ -62,6 +62,11 @@ impl PeerFacts {
         self.max_message_bytes.saturating_add(FRAME_PADDING_BYTES - SEND_COMMAND_BYTES)
     }
 
+    /// Whether it is a Meridian broker.
+    pub fn is_meridian(&self) -> bool {
+        self.server_version.contains("Meridian/")
+    }
+
     /// Whether it deduplicates replicated entries by their source position and answers with it.
     pub fn deduplicates_by_source_position(&self) -> bool {
         self.features.supports_repl_dedup_by_lid_and_eid()
@@ -101,11 +106,16 @@ impl Shared {
 
 /// Ends the task with the last handle.
 #[derive(Debug)]
-struct Task(JoinHandle<()>);
+struct Task {
+    handle: JoinHandle<()>,
+    shared: Arc<Shared>,
+}
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.0.abort();
+        self.handle.abort();
+        // Whoever waits without a handle (events, an answer to a challenge) is told too.
+        self.shared.end(ClientError::ended("nobody uses the connection any more"));
     }
 }
 

@@ -30,7 +30,7 @@ async fn both_sides_say_who_they_are() {
     assert!(features.supports_repl_dedup_by_lid_and_eid() && features.supports_auth_refresh());
     assert!(!features.supports_broker_entry_metadata());
     let facts = connection.facts();
-    assert!(facts.server_version.contains("Meridian/"), "{facts:?}");
+    assert!(facts.is_meridian(), "{facts:?}");
     assert!(facts.deduplicates_by_source_position());
     assert_eq!(facts.max_message_bytes, 5 * 1024 * 1024);
     let states = pool.states();

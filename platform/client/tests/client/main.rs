@@ -1,4 +1,5 @@
 //! The client against a broker whose every word is in the test.
+#![allow(clippy::unwrap_used)]
 
 mod connecting;
 mod linking;

@@ -172,6 +172,26 @@ async fn a_refused_message_fails_alone() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_may_pass_is_tried_again_in_order() {
+    let server = Server::start().await;
+    let (producer, mut session, opened) = producer(&server, ProducerOptions::new(topic())).await;
+    let (a, b) = (send(&producer, "a"), send(&producer, "b"));
+    session.sent().await;
+    session.sent().await;
+    session.send(send_error(opened.producer_id, 5, ServerError::PersistenceError, "full")).await;
+    confirm(&mut session, 6, opened.producer_id).await;
+    let Body::CloseProducer(_) = session.body().await else { panic!("no CLOSE_PRODUCER") };
+    found(&server, &mut session).await;
+    let again = produces(&mut session, -1).await;
+    for sequence_id in [5, 6] {
+        assert_eq!(session.sent().await.0.sequence_id, sequence_id);
+        confirm(&mut session, sequence_id, again.producer_id).await;
+    }
+    assert_eq!(within(a).await.unwrap().unwrap().sequence_id, 5);
+    assert_eq!(within(b).await.unwrap().unwrap().sequence_id, 6);
+}
+
+#[tokio::test]
 async fn a_message_that_cannot_be_stored_in_time_is_late() {
     let server = Server::start().await;
     let options = ProducerOptions { send_timeout_ms: 300, ..ProducerOptions::new(topic()) };
