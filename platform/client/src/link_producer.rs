@@ -1,8 +1,8 @@
 //! A producer of raw entries, for replicators: what is sent is what another log holds, byte by byte.
 //!
 //! Invariants:
-//! - P1 Entries go out in the order of the calls, and their answers come in the order of the peer; nothing is sent twice
-//!   or again.
+//! - P1 Entries go out in the order of the calls, and their answers come in the order of the peer (an error may overtake
+//!   receipts); nothing is sent twice or again.
 //! - P2 At most `entries` entries and `bytes` bytes (or one larger entry) are sent and not yet *taken from the events* by
 //!   the owner, so the events are bounded too.
 //! - P3 [`LinkEvent::Closed`] is the last event; nothing is sent behind it.
@@ -85,7 +85,8 @@ pub struct OutgoingEntry {
     pub entry: Bytes,
 }
 
-/// What a producer's peer says. Answers (receipts and errors) come in the order in which the peer sends them.
+/// What a producer's peer says. Answers (receipts and errors) come in the order in which the peer sends them: receipts in
+/// the order of the sends, but an error may overtake the receipts of earlier sends (Apache Pulsar does that).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LinkEvent {
     /// An entry is stored.
@@ -97,7 +98,7 @@ pub enum LinkEvent {
         /// Where the entry is at the peer; -1:-1 for a duplicate.
         position: Position,
     },
-    /// An entry was not stored; what was sent behind it may have been.
+    /// An entry was not stored; what was sent behind it may have been, and receipts of what was sent before it may follow.
     SendError {
         /// As in the send.
         sequence_id: u64,

@@ -310,17 +310,18 @@ impl ProducerTask {
         }
     }
 
-    /// Gives the first message its outcome. An answer to another one means that the order is lost: then everything is
-    /// sent again on a new link.
+    /// Gives a message its outcome. Receipts come in order, errors may overtake them. An answer that fits nothing means
+    /// that the order is lost: then everything is sent again on a new link.
     fn settle(&mut self, sequence_id: u64, outcome: Outcome) {
-        match self.pending.front() {
-            Some(first) if self.sent > 0 && first.outgoing.sequence_id == sequence_id => {}
-            _ => return self.unlink(),
-        }
+        let within = if outcome.is_ok() { self.sent.min(1) } else { self.sent };
+        let mut sent = self.pending.iter().take(within);
+        let Some(index) = sent.position(|pending| pending.outgoing.sequence_id == sequence_id) else {
+            return self.unlink();
+        };
         self.sent -= 1;
-        if let Some(first) = self.pending.pop_front() {
+        if let Some(settled) = self.pending.remove(index) {
             // A sender that gave up needs no outcome.
-            let _ = first.outcome.send(outcome);
+            let _ = settled.outcome.send(outcome);
         }
     }
 

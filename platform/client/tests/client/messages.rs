@@ -169,6 +169,14 @@ async fn a_refused_message_fails_alone() {
     confirm(&mut session, 6, opened.producer_id).await;
     assert_eq!(within(a).await.unwrap().unwrap_err().code(), Some(ServerError::ChecksumError));
     assert_eq!(within(b).await.unwrap().unwrap().sequence_id, 6);
+    // An error may overtake the receipts of earlier messages.
+    let (c, d) = (send(&producer, "c"), send(&producer, "d"));
+    session.sent().await;
+    session.sent().await;
+    session.send(send_error(opened.producer_id, 8, ServerError::ChecksumError, "broken")).await;
+    confirm(&mut session, 7, opened.producer_id).await;
+    assert_eq!(within(c).await.unwrap().unwrap().sequence_id, 7);
+    assert_eq!(within(d).await.unwrap().unwrap_err().code(), Some(ServerError::ChecksumError));
 }
 
 #[tokio::test]
