@@ -22,6 +22,7 @@ mod lookup;
 mod metrics;
 mod namespaces;
 mod policy_table;
+mod region_link;
 mod reply;
 mod schemas;
 mod state;
@@ -54,11 +55,13 @@ pub fn router(state: AdminState) -> Router {
         .merge(topics::routes())
         .merge(schemas::routes())
         .merge(lookup::routes())
+        .merge(region_link::routes())
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));
     Router::new()
         .merge(guarded)
         .route("/metrics", get(metrics::page))
         .route("/metrics/", get(metrics::page))
+        .route("/admin/v2/meridian/region-link", get(region_link::address))
         .route("/status.html", get(|| async { "OK" }))
         .fallback(|| async { AdminError::new(StatusCode::NOT_FOUND, "HTTP 404 Not Found") })
         .method_not_allowed_fallback(|| async {

@@ -11,6 +11,7 @@ mod config;
 mod floors;
 mod logging;
 mod ready;
+mod region_link;
 mod regions;
 mod standalone;
 mod tokens;

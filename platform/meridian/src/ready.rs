@@ -17,6 +17,8 @@ pub struct Addresses {
     pub web: Option<SocketAddr>,
     /// Admin API over TLS.
     pub web_tls: Option<SocketAddr>,
+    /// Control link to other regions.
+    pub region_link: Option<SocketAddr>,
 }
 
 fn shown(address: Option<SocketAddr>) -> String {
@@ -34,6 +36,7 @@ pub fn announce(cluster: &str, at: &Addresses, took: Duration, file: Option<&Pat
         binary_tls = shown(at.binary_tls),
         web = shown(at.web),
         web_tls = shown(at.web_tls),
+        region_link = shown(at.region_link),
         ready_ms = took.as_millis() as u64,
         "region is ready"
     );
@@ -45,6 +48,7 @@ pub fn announce(cluster: &str, at: &Addresses, took: Duration, file: Option<&Pat
         "binary_port_tls": port(at.binary_tls),
         "web_port": port(at.web),
         "web_port_tls": port(at.web_tls),
+        "region_link_port": port(at.region_link),
         "ready_ms": took.as_millis() as u64,
     });
     let draft = file.with_extension("draft");

@@ -12,14 +12,16 @@ use crate::config::{self, broker as broker_config};
 use crate::floors::{Bookies, Floors};
 use crate::logging;
 use crate::ready::{self, Addresses};
+use crate::region_link;
 use meridian_admin::{AdminState, WebListener};
 use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory};
 use meridian_door::Door;
 use meridian_identity::{Identity, tls};
+use meridian_link::RegionLink;
 use meridian_metadata::SharedStore;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +71,7 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
 struct Ports {
     binary: Vec<Listener>,
     web: Vec<WebListener>,
+    region_link: Option<TcpListener>,
     at: Addresses,
 }
 
@@ -82,7 +85,7 @@ fn bind(settings: &Settings) -> Result<Ports, Failure> {
         .text(Key::BindAddress)
         .parse()
         .map_err(|_| format!("bindAddress={}: expected an IP address", settings.text(Key::BindAddress)))?;
-    let mut ports = Ports { binary: Vec::new(), web: Vec::new(), at: Addresses::default() };
+    let mut ports = Ports { binary: Vec::new(), web: Vec::new(), region_link: None, at: Addresses::default() };
     if let Some(port) = settings.port(Key::BrokerServicePort) {
         let listener =
             Listener::bind(SocketAddr::new(host, port), None, None).map_err(named("brokerServicePort", port))?;
@@ -108,6 +111,8 @@ fn bind(settings: &Settings) -> Result<Ports, Failure> {
         ports.at.web_tls = Some(listener.local_address()?);
         ports.web.push(listener);
     }
+    ports.region_link = region_link::bind(settings, host)?;
+    ports.at.region_link = ports.region_link.as_ref().and_then(|listener| listener.local_addr().ok());
     if ports.binary.is_empty() {
         return Err("brokerServicePort and brokerServicePortTls are both empty: expected at least one port".into());
     }
@@ -117,11 +122,20 @@ fn bind(settings: &Settings) -> Result<Ports, Failure> {
 async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Result<(), Failure> {
     let ports = bind(settings)?;
     let floors = Floors::build(settings, &args.data_dir).await?;
+    let link = region_link::link(settings)?;
     let (service, admin) = broker(settings, &floors, &ports.at).await?;
+    service.attach_link(
+        link.clone(),
+        region_link::url(&link, broker_config::advertised_host(settings), ports.at.region_link),
+    );
+    floors.metrics.register(Box::new(region_link::LinkFigures::new(&link)))?;
     service.start();
     let mut tasks: Vec<_> =
         ports.binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))).collect();
     tasks.extend(ports.web.into_iter().map(|listener| tokio::spawn(listener.run(admin.clone()))));
+    if let Some(listener) = ports.region_link {
+        tasks.push(tokio::spawn(answer_regions(link.clone(), listener)));
+    }
     let garbage = collect_garbage(floors.bookies.clone(), floors.store.clone(), settings.count(Key::GcWaitTime));
     tasks.push(tokio::spawn(garbage));
     ready::announce(settings.text(Key::ClusterName), &ports.at, begun.elapsed(), args.ready_file.as_deref())?;
@@ -136,6 +150,7 @@ async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Re
     for task in &tasks {
         task.abort();
     }
+    link.set_peers([]);
     let ended = Instant::now();
     let ending = end(&service, &floors);
     tokio::select! {
@@ -149,13 +164,20 @@ async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Re
     }
 }
 
+async fn answer_regions(link: Arc<RegionLink>, listener: TcpListener) {
+    if let Err(error) = link.serve(listener, std::future::pending()).await {
+        tracing::error!(error, "other regions are not answered any more");
+    }
+}
+
 async fn broker(
     settings: &Settings,
     floors: &Floors,
     at: &Addresses,
 ) -> Result<(Arc<BrokerService>, AdminState), Failure> {
     let config = broker_config::broker(settings, at);
-    let registry = Registry::open(floors.store.clone(), broker_config::defaults(settings)).await?;
+    let (defaults, sharing) = (broker_config::defaults(settings), broker_config::sharing(settings));
+    let registry = Registry::open_with(floors.store.clone(), defaults, sharing).await?;
     let bundles = u32::try_from(settings.count(Key::DefaultNumberOfNamespaceBundles)).unwrap_or(4).max(1);
     registry.bootstrap(&broker_config::cluster_data(&config), bundles).await?;
     let identity = match settings.switch(Key::AuthenticationEnabled) {

@@ -128,6 +128,13 @@ settings! {
     BrokerServicePortTls: "brokerServicePortTls", Kind::Port, "", true, "Port of the binary protocol over TLS; empty = none.";
     WebServicePort: "webServicePort", Kind::Port, "8080", true, "Port of the admin REST API and metrics; empty = none.";
     WebServicePortTls: "webServicePortTls", Kind::Port, "", true, "Port of the admin REST API over TLS; empty = none.";
+    RegionLinkPort: "regionLinkPort", Kind::Port, "6680", false, "Port of the control link that other regions dial; empty = none. If the default can't be bound, the region runs without and says so.";
+    RegionLinkTlsCertificateFilePath: "regionLinkTlsCertificateFilePath", Kind::Path, "", false, "Certificate chain of the control link, shown to regions that dial and to those that are dialled, PEM; without it nothing is encrypted, and only regions whose cluster entry says `regionLinkUrl=http://…` are spoken to.";
+    RegionLinkTlsKeyFilePath: "regionLinkTlsKeyFilePath", Kind::Path, "", false, "Its private key, PEM.";
+    RegionLinkTrustCertsFilePath: "regionLinkTrustCertsFilePath", Kind::Path, "", false, "Authorities that certificates of other regions are checked against, PEM.";
+    RegionLinkCompareIntervalSeconds: "regionLinkCompareIntervalSeconds", Kind::Seconds, "60", false, "Compare everything that regions share every so often; changes travel at once.";
+    RegionLinkMaxClockAheadMs: "regionLinkMaxClockAheadMs", Kind::Millis, "60000", false, "Refuse changes whose time is so far in the future: a clock is wrong. Raise it to take over what a region with a wrong clock has written.";
+    RegionLinkTombstoneRetentionSeconds: "regionLinkTombstoneRetentionSeconds", Kind::Seconds, "604800", false, "Remember what was deleted at least so long, and until every region that shared it knows.";
     AdvertisedListeners: "advertisedListeners", Kind::List, "", true, "Named addresses for clients, `name:pulsar://host:port,…`; a client asks for one by name.";
     InternalListenerName: "internalListenerName", Kind::Text, "", true, "The advertised listener that is used when a client names none.";
     TlsCertificateFilePath: "tlsCertificateFilePath", Kind::Path, "", true, "Certificate chain of the TLS listeners, PEM.";

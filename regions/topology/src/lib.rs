@@ -20,7 +20,7 @@ mod stamp;
 pub use endpoint::{Endpoint, HostPort, LinkAddress};
 pub use location::Location;
 pub use object::{Applied, BUCKETS, Digests, Object, ObjectVersion, SharedChange, Summary, bucket_of};
-pub use region::{Credentials, FailureDomains, Peer, RegionSpec, Trust};
+pub use region::{Credentials, Peer, RegionSpec, Trust};
 pub use regions::{Named, Regions};
 pub use stamp::{Clock, ClockError, Stamp};
 

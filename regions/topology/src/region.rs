@@ -6,7 +6,7 @@
 
 use crate::{Endpoint, LinkAddress, TopologyError};
 use meridian_types::RegionId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A region as a cluster entry says it.
@@ -221,38 +221,6 @@ impl RegionSpec {
     }
 }
 
-/// Failure domains of a region: groups of brokers that fail together.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FailureDomains {
-    /// Domain → brokers (`host:port`).
-    pub domains: BTreeMap<String, BTreeSet<String>>,
-}
-
-impl FailureDomains {
-    /// The domain of a broker.
-    pub fn of(&self, broker: &str) -> Option<&str> {
-        self.domains.iter().find(|(_, brokers)| brokers.contains(broker)).map(|(name, _)| name.as_str())
-    }
-
-    /// Sets a domain's brokers.
-    ///
-    /// # Errors
-    /// The first broker that is in another domain, with it.
-    pub fn set(&mut self, domain: &str, brokers: BTreeSet<String>) -> Result<(), (String, String)> {
-        let elsewhere = brokers.iter().find_map(|broker| {
-            let other = self.of(broker).filter(|other| *other != domain)?;
-            Some((broker.clone(), other.to_owned()))
-        });
-        match elsewhere {
-            Some(found) => Err(found),
-            None => {
-                self.domains.insert(domain.to_owned(), brokers);
-                Ok(())
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,14 +290,5 @@ mod tests {
         assert!(!format!("{peer:?} {spec:?}").contains("hidden"));
         let from_file = Credentials { plugin: "token".into(), parameters: "file:///etc/t".into() };
         assert_eq!((from_file.token(), from_file.token_file()), (None, Some("/etc/t")));
-    }
-
-    #[test]
-    fn a_broker_is_in_one_domain() {
-        let mut domains = FailureDomains::default();
-        domains.set("a", ["b1:1".to_owned()].into()).unwrap();
-        domains.set("a", ["b1:1".to_owned(), "b2:1".to_owned()].into()).unwrap();
-        assert_eq!(domains.set("c", ["b2:1".to_owned()].into()), Err(("b2:1".into(), "a".into())));
-        assert_eq!(domains.of("b1:1"), Some("a"));
     }
 }

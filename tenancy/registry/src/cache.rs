@@ -38,7 +38,7 @@ pub(crate) struct Meaning {
     /// For those who act on values; `None` for keys that are not known here.
     pub(crate) changed: Option<Changed>,
     /// For those who bring it to other regions.
-    pub(crate) shared: Option<SharedChange>,
+    pub(crate) shared: Vec<SharedChange>,
 }
 
 impl Cache {
@@ -96,10 +96,12 @@ impl Cache {
             Key::Ended(_) => {}
         }
         header?;
-        let shared = match self.clusters_of(&key) == clusters_before {
-            true => key.is_shared().then(|| SharedChange::Key(path.to_owned())),
-            false => Some(SharedChange::Everything),
-        };
+        let mut shared: Vec<SharedChange> =
+            key.is_shared().then(|| SharedChange::Key(path.to_owned())).into_iter().collect();
+        if self.clusters_of(&key) != clusters_before {
+            // Whatever hangs on it concerns others now.
+            shared.push(SharedChange::Everything);
+        }
         let changed = match key {
             Key::Cluster(name) => Some(Changed::Cluster(name)),
             Key::Tenant(name) => Some(Changed::Tenant(name)),
@@ -121,7 +123,7 @@ impl Cache {
             }
             None => drop(self.tombstones.remove(&of)),
         }
-        Ok(Meaning { changed: None, shared: Some(SharedChange::Key(of)) })
+        Ok(Meaning { changed: None, shared: vec![SharedChange::Key(of)] })
     }
 
     fn apply_header(&mut self, key: &Key, path: &str, value: Option<&[u8]>) -> Result<(), MetadataError> {
@@ -181,7 +183,7 @@ mod tests {
         let topic = TopicName::parse("t/n/x").unwrap();
         let path = Key::Partitioned(topic.clone()).path();
         let changed = cache.apply(&path, Some(br#"{"v":1,"data":{"partitions":2}}"#)).unwrap();
-        let shared = Some(SharedChange::Key(path.clone()));
+        let shared = vec![SharedChange::Key(path.clone())];
         assert_eq!(changed, Meaning { changed: Some(Changed::Partitioned(topic.clone())), shared });
         assert_eq!(cache.partitioned[&topic.namespace()][&topic].partitions, 2);
         cache.apply(&path, None).unwrap();
@@ -201,14 +203,15 @@ mod tests {
             br#"{"v":1,"stamp":"0000000000000007-00000001","born":"0000000000000005-00000001","kept_ms":1}"#;
         cache.apply("tenancy/tenant/t", None).unwrap();
         let meaning = cache.apply("tenancy/tombstone/tenant/t", Some(tombstone)).unwrap();
-        assert_eq!(meaning.shared, Some(SharedChange::Key("tenancy/tenant/t".into())));
+        assert_eq!(meaning.shared, [SharedChange::Key("tenancy/tenant/t".into())]);
         assert!(cache.headers.is_empty());
         assert!(cache.tombstones["tenancy/tenant/t"].1.version().deleted);
         assert_eq!(cache.latest.time, 7);
         let two = br#"{"v":1,"data":{"replication_clusters":["a","b"]}}"#;
         let meaning = cache.apply("tenancy/namespace/t/n", Some(two)).unwrap();
-        assert_eq!(meaning.shared, Some(SharedChange::Everything), "whatever is in it concerns others now");
-        assert_eq!(cache.apply("tenancy/cluster/c", Some(br#"{"v":1,"data":{}}"#)).unwrap().shared, None);
+        let both = [SharedChange::Key("tenancy/namespace/t/n".into()), SharedChange::Everything];
+        assert_eq!(meaning.shared, both);
+        assert_eq!(cache.apply("tenancy/cluster/c", Some(br#"{"v":1,"data":{}}"#)).unwrap().shared, []);
     }
 
     #[test]

@@ -219,15 +219,13 @@ impl Registry {
         };
         let meaning = applied.unwrap_or_else(|error| {
             tracing::error!(%error, "a record of the registry is left out");
-            Meaning { changed: Some(Changed::Everything), shared: None }
+            Meaning { changed: Some(Changed::Everything), shared: Vec::new() }
         });
         self.applied.send_replace(position);
         if let Some(changed) = meaning.changed {
             self.tell(changed);
         }
-        if let Some(shared) = meaning.shared {
-            self.sharing.tell(shared);
-        }
+        meaning.shared.into_iter().for_each(|shared| self.sharing.tell(shared));
     }
 
     async fn rescan(&self) -> Result<Version, RegistryError> {

@@ -64,7 +64,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
         return Err(AdminError::conflict(format!("{topic} is a partitioned topic; it is deleted with its partitions")));
     }
     let force = call.flag("force");
-    state.service.delete_topic(&topic, force).await?;
+    state.service.delete_topic_everywhere(&topic, force).await?;
     tracing::info!(%topic, by = call.principal.acting(), force, "topic deleted");
     Ok(Reply::done())
 }

@@ -13,12 +13,14 @@ mod lookup;
 mod names;
 mod partitions;
 mod policies;
+mod regions;
 mod schemas;
 mod topic_map;
 mod topics;
 
 pub use listing::{ListDomain, is_system_topic};
 pub use lookup::LookupAnswer;
+pub use regions::AttachedLink;
 pub use topics::Create;
 
 use crate::access::Access;
@@ -36,8 +38,8 @@ use meridian_registry::Registry;
 use meridian_types::TopicName;
 use meridian_wire::replicate::LINK_PREFIX;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast, watch};
@@ -109,6 +111,7 @@ pub struct BrokerService {
     metrics: BrokerMetrics,
     runtime: Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    link: OnceLock<AttachedLink>,
     last_tick_ms: AtomicU64,
     /// No logins and loads any more.
     closing: watch::Sender<bool>,
@@ -152,6 +155,7 @@ impl BrokerService {
             metrics: BrokerMetrics::new(),
             runtime: Handle::current(),
             tasks: Mutex::default(),
+            link: OnceLock::new(),
             last_tick_ms: AtomicU64::new(0),
             closing: watch::channel(false).0,
             closed: watch::channel(false).0,

@@ -192,7 +192,8 @@ impl BrokerService {
     }
 }
 
-fn ignore_absent(outcome: Result<(), BrokerError>) -> Result<(), BrokerError> {
+/// Absent is as good as deleted.
+pub(super) fn ignore_absent(outcome: Result<(), BrokerError>) -> Result<(), BrokerError> {
     match outcome {
         Err(error) if is_absent(&error) => Ok(()),
         outcome => outcome,

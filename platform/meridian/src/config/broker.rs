@@ -11,6 +11,7 @@ use meridian_policy::{
     AccessRules, AutoSubscriptionCreation, AutoTopicCreation, BacklogQuotaPolicy, BrokerDefaults, ClusterData,
     DelayedDelivery, InactiveTopicDeleteMode, InactiveTopics, Persistence, Retention, SchemaCompatibility,
 };
+use meridian_registry::SharingSettings;
 use meridian_settings::{Key, Settings};
 use meridian_topic::TopicLimits;
 
@@ -103,6 +104,15 @@ pub fn defaults(settings: &Settings) -> BrokerDefaults {
         allow_auto_update_schema: settings.switch(Key::IsAllowAutoUpdateSchemaEnabled),
         subscription_types: settings.list(Key::SubscriptionTypesEnabled).into_iter().collect(),
         ..BrokerDefaults::default()
+    }
+}
+
+/// What bounds the sharing of policies with other regions.
+pub fn sharing(settings: &Settings) -> SharingSettings {
+    SharingSettings {
+        max_ahead_ms: settings.count(Key::RegionLinkMaxClockAheadMs),
+        keep_tombstones_ms: settings.count(Key::RegionLinkTombstoneRetentionSeconds).saturating_mul(1000),
+        ..SharingSettings::default()
     }
 }
 

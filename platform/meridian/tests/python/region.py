@@ -20,7 +20,7 @@ class Region:
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.bookies = bookies
-        self.settings = {"brokerServicePort": 0, "webServicePort": 0, "advertisedAddress": "localhost", **settings}
+        self.settings = {"brokerServicePort": 0, "webServicePort": 0, "regionLinkPort": 0, "advertisedAddress": "localhost", **settings}
         self.log_file = self.folder / "log.txt"
         self.process = None
         self.ready = {}
@@ -45,6 +45,7 @@ class Region:
         # The ports stay the same over a restart, so that clients find it again.
         self.settings["brokerServicePort"] = self.ready["binary_port"]
         self.settings["webServicePort"] = self.ready["web_port"]
+        self.settings["regionLinkPort"] = self.ready["region_link_port"] or ""
         for key, name in (("brokerServicePortTls", "binary_port_tls"), ("webServicePortTls", "web_port_tls")):
             if self.ready.get(name):
                 self.settings[key] = self.ready[name]

@@ -42,6 +42,7 @@ pub(super) async fn run(context: &Arc<Context>, peer: &Arc<Peer>, mut client: Cl
         peer: peer.clone(),
         up,
         began,
+        counted: (0, 0),
     };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -86,6 +87,8 @@ struct Shell {
     peer: Arc<Peer>,
     up: mpsc::Sender<proto::SyncUp>,
     began: Instant,
+    /// Objects taken and overflows that the status has already; it outlives the connection.
+    counted: (u64, u64),
 }
 
 impl Shell {
@@ -119,9 +122,13 @@ impl Shell {
             }
         }
         let stats = self.source.stats();
+        let (taken, overflows) = (stats.taken - self.counted.0, stats.overflows - self.counted.1);
+        self.counted = (stats.taken, stats.overflows);
         self.peer.note(|status| {
             let sync = &mut status.sync;
             (sync.queued, sync.in_flight, sync.later) = (stats.queued, stats.in_flight, stats.later);
+            sync.taken += taken;
+            sync.overflows += overflows;
             sync.refused = stats.refused;
         });
         Ok(())

@@ -394,11 +394,13 @@ impl Source {
             self.batches.insert(id, batch);
             effects.push(Effect::Send { id, keys });
         }
-        let quiet = self.queue.is_empty() && self.batches.is_empty() && self.later.is_empty();
+        // What could not be taken yet may be waiting for something that only the next round finds.
+        let quiet = self.queue.is_empty() && self.batches.is_empty() && (self.later.is_empty() || self.again);
         if matches!(self.round, Round::Sending) && quiet {
             self.stats.rounds += 1;
             self.round = Round::Idle { due_ms: now_ms + self.interval_ms };
-            effects.push(Effect::RoundEnded { began_ms: self.began_ms, converged: self.clean });
+            effects
+                .push(Effect::RoundEnded { began_ms: self.began_ms, converged: self.clean && self.later.is_empty() });
         }
         if let Round::Idle { due_ms } = self.round
             && (self.again || now_ms >= due_ms)

@@ -85,6 +85,18 @@ fn a_round_with_a_refusal_has_not_converged() {
 }
 
 #[test]
+fn a_round_does_not_wait_for_what_the_next_one_may_bring() {
+    let mut source = Source::new(100_000, 0);
+    source.on(Event::Tick, 0);
+    source.on(Event::Differ { round: 1, buckets: vec![1] }, 0);
+    source.on(Event::Listed { messages: 1 }, 0);
+    source.on(Event::Wanted { round: 1, keys: vec![(key("topic"), 2)] }, 0);
+    assert_eq!(source.on(applied(1, &[("topic", Applied::Later("no namespace".into()))]), 1), []);
+    let ended = source.on(Event::Everything, 2);
+    assert_eq!(ended, [Effect::RoundEnded { began_ms: 0, converged: false }, Effect::Digests { round: 2 }]);
+}
+
+#[test]
 fn more_than_may_wait_is_left_to_a_round() {
     let mut source = Source::new(1_000_000, 0);
     source.on(Event::Tick, 0);

@@ -1,0 +1,6 @@
+//! Registries of several regions over memory stores, joined by the control link over real sockets.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod converging;
+mod region;
