@@ -22,6 +22,8 @@ const FORMATS: &[(&str, &str)] = &[
     ("Deduplication snapshot", "platform/topic/src/dedup/snapshot.rs"),
     ("Metadata in RocksDB", "platform/metadata/src/rocks/format.rs"),
     ("Policies", "tenancy/registry/src/record.rs"),
+    ("Stamps", "regions/topology/src/stamp.rs"),
+    ("What regions share", "regions/topology/src/object.rs"),
     ("Schemas", "platform/broker/src/schema/record.rs"),
 ];
 
