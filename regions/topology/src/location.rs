@@ -1,6 +1,6 @@
 //! Where a storage node stands.
 //!
-//! Invariants: what is not said is unknown, and unknown is never taken as equal to anything.
+//! Invariants: what is not said is not guessed.
 //! Failure: an unreadable label is `None`.
 
 use std::fmt;

@@ -4,8 +4,8 @@ mod permissions;
 mod policies;
 mod replication;
 
-pub use replication::check_clusters;
 pub use policies::{check_persistence, check_retention, put_quota, quota_kind};
+pub use replication::check_clusters;
 
 use crate::call::Call;
 use crate::error::AdminError;

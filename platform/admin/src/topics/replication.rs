@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn each_region_has_one_object_for_both_directions() {
-        let east = ReplicationFigures { remote: "east".into(), state: "running".into(), backlog: 3, ..Default::default() };
+        let east =
+            ReplicationFigures { remote: "east".into(), state: "running".into(), backlog: 3, ..Default::default() };
         let shown = replication(&[east], &[]);
         assert_eq!(shown["east"]["replicationBacklog"], 3);
         assert_eq!(shown["east"]["state"], "running");

@@ -145,7 +145,15 @@ impl Replication {
         around: Arc<dyn Surroundings>,
         linker: Arc<dyn Linker>,
     ) -> Arc<Self> {
-        Arc::new(Self { own, start_at, stop_limit, around, linker, topics: Mutex::default(), closing: Mutex::default() })
+        Arc::new(Self {
+            own,
+            start_at,
+            stop_limit,
+            around,
+            linker,
+            topics: Mutex::default(),
+            closing: Mutex::default(),
+        })
     }
 
     /// A topic was opened, or its policies may have changed. Cheap for topics that have nothing to do with it.

@@ -4,8 +4,8 @@
 
 use super::listing::is_system_topic;
 use super::{BrokerService, now_ms};
-use crate::replication::open_replicated;
 use crate::error::BrokerError;
+use crate::replication::open_replicated;
 use meridian_policy::{EffectivePolicies, InactiveTopicDeleteMode};
 use meridian_registry::Changed;
 use meridian_topic::{TopicHandle, TopicStats};

@@ -148,11 +148,7 @@ impl Session {
         Err(BrokerError::NotReady("the topic dropped the producer while it was being created".to_owned()))
     }
 
-    async fn producer_schema(
-        &self,
-        topic: &TopicName,
-        request: &CommandProducer,
-    ) -> Result<Option<u64>, BrokerError> {
+    async fn producer_schema(&self, topic: &TopicName, request: &CommandProducer) -> Result<Option<u64>, BrokerError> {
         // A link brings messages of all schemas; each was admitted where it was sent.
         let link = is_link(request.producer_name());
         if let Some(info) = schemas::given(request.schema.as_ref())? {

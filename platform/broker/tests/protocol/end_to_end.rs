@@ -41,7 +41,8 @@ impl Region {
         let factory = Arc::new(StorageFactory::new(storage.broker(), CheckIntervals::default()));
         let door = Arc::new(Door::new(DoorConfig::default(), registry.clone()));
         let access = Access { identity: None, door };
-        let service = BrokerService::new(BrokerParts { config, store, registry, factory, access, linker: None }).await.unwrap();
+        let service =
+            BrokerService::new(BrokerParts { config, store, registry, factory, access, linker: None }).await.unwrap();
         service.start();
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None, None).unwrap();
         let address = listener.local_address().unwrap();

@@ -110,8 +110,7 @@ impl Exact {
         if self.in_flight.is_empty() || sequence.lowest > self.flight_highest {
             return false;
         }
-        let overlaps =
-            |other: &&Sequence| other.lowest <= sequence.highest && sequence.lowest <= other.highest;
+        let overlaps = |other: &&Sequence| other.lowest <= sequence.highest && sequence.lowest <= other.highest;
         self.in_flight.iter().filter(overlaps).any(|other| same_part(other, sequence))
     }
 

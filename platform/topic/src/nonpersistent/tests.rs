@@ -187,7 +187,15 @@ fn send(sequence_id: u64, key: &str) -> Publish {
     let mut payload = BytesMut::new();
     meridian_wire::payload::encode(&metadata, format!("m{sequence_id}").as_bytes(), &mut payload);
     let payload: Bytes = payload.freeze();
-    Publish { sequence_id, highest_sequence_id: None, messages: 1, marker: false, is_chunk: false, source: None, payload }
+    Publish {
+        sequence_id,
+        highest_sequence_id: None,
+        messages: 1,
+        marker: false,
+        is_chunk: false,
+        source: None,
+        payload,
+    }
 }
 
 #[tokio::test]

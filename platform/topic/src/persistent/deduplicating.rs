@@ -82,7 +82,8 @@ impl PersistentTopic {
             for entry in counted {
                 let summary = summarize(&entry.payload).ok();
                 // A link that told no position left its entries with an origin here.
-                let foreign = |summary: &MetadataSummary<'_>| summary.replicated_from.is_some_and(|name| !name.is_empty());
+                let foreign =
+                    |summary: &MetadataSummary<'_>| summary.replicated_from.is_some_and(|name| !name.is_empty());
                 if let Some(summary) = summary.filter(|summary| dedup.is_exact() || !foreign(summary)) {
                     dedup.replayed(summary.producer_name, &Sequence::of(&summary), entry.broker_time_ms);
                 }

@@ -57,9 +57,7 @@ fn trace(producers: &mut Producers<&'static str>) -> Vec<String> {
         out.push(match effect {
             ProducerEffect::Receipts { sink, receipts, .. } => {
                 let list: Vec<String> =
-                    receipts.iter().map(|receipt| {
-                        format!("{}@{}", receipt.sequence_id, receipt.position)
-                    }).collect();
+                    receipts.iter().map(|receipt| format!("{}@{}", receipt.sequence_id, receipt.position)).collect();
                 format!("{sink} receipts {}", list.join(" "))
             }
             ProducerEffect::SendError { sink, sequence_id, error, .. } => {
@@ -250,7 +248,8 @@ mod links {
         let first = producers.publish(ProducerKey(1), vec![copied(0), too_large(1), copied(2), copied(3)], 0, 0);
         assert_eq!(first.len(), 1);
         producers.confirmed(&appended(&first, 0), 0);
-        let refused = ["w receipts 9@1:0", "w error 1001 NotAllowed", "w error 1002 NotAllowed", "w error 1003 NotAllowed"];
+        let refused =
+            ["w receipts 9@1:0", "w error 1001 NotAllowed", "w error 1002 NotAllowed", "w error 1003 NotAllowed"];
         assert_eq!(trace(&mut producers), refused);
         let again = producers.publish(ProducerKey(1), vec![copied(1), copied(2), copied(3)], 0, 0);
         assert_eq!(again.len(), 3);
