@@ -35,6 +35,14 @@ pub trait ClientSink: Send + Sync {
     fn close_producer(&self, producer_id: u64);
     /// The topic has dropped this consumer (unload, seek, delete): CLOSE_CONSUMER.
     fn close_consumer(&self, consumer_id: u64);
+    /// This producer belongs to another region now: TOPIC_MIGRATED for clients that know it.
+    fn producer_moved(&self, producer_id: u64, _to: &MovedTo) {
+        self.close_producer(producer_id);
+    }
+    /// This consumer belongs to another region now: TOPIC_MIGRATED for clients that know it.
+    fn consumer_moved(&self, consumer_id: u64, _to: &MovedTo) {
+        self.close_consumer(consumer_id);
+    }
     /// Sends messages, in this order.
     fn deliver(&self, consumer_id: u64, deliveries: Vec<Delivery>);
     /// Failover: this consumer became active or inactive.
@@ -50,6 +58,39 @@ pub trait ClientSink: Send + Sync {
     fn peer_address(&self) -> String;
     /// The version text that the client gave in CONNECT.
     fn client_version(&self) -> String;
+}
+
+/// Where the clients of a topic belong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MovedTo {
+    /// The region.
+    pub region: String,
+    /// `pulsar://host:port` there.
+    pub broker_url: Option<String>,
+    /// `pulsar+ssl://host:port` there.
+    pub broker_url_tls: Option<String>,
+}
+
+/// Whether a topic serves its tenants' clients here. Links of other regions, acknowledgements and readers go on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Gate {
+    /// It does.
+    #[default]
+    Open,
+    /// For the moment not: what producers send is neither stored nor answered (they send it again when they are closed),
+    /// durable subscriptions get nothing more. The reason.
+    Held(Arc<str>),
+    /// Another region does.
+    Moved(Arc<MovedTo>),
+}
+
+/// What is under way between a topic and its clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unsettled {
+    /// Sends without an answer.
+    pub sends: u64,
+    /// Messages delivered to durable subscriptions and not acked.
+    pub unacked: u64,
 }
 
 /// A receipt for one SEND.
@@ -558,6 +599,13 @@ pub trait TopicHandle: Send + Sync {
     fn last_message(&self, consumer: ConsumerKey) -> BoxFuture<'_, Result<LastMessage, TopicError>>;
     /// Figures of one consumer with its subscription's type and backlog.
     fn consumer_stats(&self, consumer: ConsumerKey) -> Option<(ConsumerStats, SubscriptionStats)>;
+
+    /// Serves tenants' clients, holds them or sends them away. Idempotent.
+    fn set_gate(&self, _gate: Gate) {}
+    /// What is under way with them.
+    fn unsettled(&self) -> Unsettled {
+        Unsettled::default()
+    }
 
     /// Figures.
     fn stats(&self) -> TopicStats;

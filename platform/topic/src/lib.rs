@@ -20,10 +20,10 @@ pub mod selector;
 pub mod ttl;
 
 pub use api::{
-    AccessMode, AckMode, AckRequest, ClientSink, ConsumerKey, ConsumerStats, Delivery, InitialCursor, KeySharedPolicy,
-    LastMessage, LinkStats, ProducerKey, ProducerReady, ProducerRequest, ProducerStats, Publish, Receipt, SeekTo,
-    SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError, TopicErrorKind, TopicHandle, TopicLimits,
-    TopicStats,
+    AccessMode, AckMode, AckRequest, ClientSink, ConsumerKey, ConsumerStats, Delivery, Gate, InitialCursor,
+    KeySharedPolicy, LastMessage, LinkStats, MovedTo, ProducerKey, ProducerReady, ProducerRequest, ProducerStats,
+    Publish, Receipt, SeekTo, SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError, TopicErrorKind,
+    TopicHandle, TopicLimits, TopicStats, Unsettled,
 };
 pub use clock::{Clock, SystemClock};
 pub use nonpersistent::NonPersistentTopic;

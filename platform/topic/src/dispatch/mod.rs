@@ -113,6 +113,7 @@ enum Reading {
 pub(crate) enum Waiting {
     NoConsumer,
     FailoverDelay,
+    Held,
     Reading { since_ms: u64 },
     SubscriptionUnacked,
     ConsumerUnacked,
@@ -130,6 +131,7 @@ impl Waiting {
             Waiting::Data => return None,
             Waiting::NoConsumer => "no consumer".to_owned(),
             Waiting::FailoverDelay => "failover delay".to_owned(),
+            Waiting::Held => "held: another region may take over".to_owned(),
             Waiting::Reading { since_ms } => format!("reading since {since_ms}"),
             Waiting::SubscriptionUnacked => "unacked limit of the subscription".to_owned(),
             Waiting::ConsumerUnacked => "unacked limit".to_owned(),
@@ -161,6 +163,8 @@ pub(crate) struct Dispatcher {
     next_ticket: u64,
     unacked: u64,
     blocked: bool,
+    /// Nothing is sent until it is released.
+    held: bool,
     limiter: Limiter,
     /// Messages and bytes that the dispatch rate leaves for this round.
     allowance: (u64, u64),
@@ -195,6 +199,7 @@ impl Dispatcher {
             next_ticket: 0,
             unacked: 0,
             blocked: false,
+            held: false,
             limiter: Limiter::new(limits.rate),
             allowance: (u64::MAX, u64::MAX),
             limits,
@@ -379,8 +384,20 @@ impl Dispatcher {
         self.next_ticket
     }
 
+    /// Holds everything back, or goes on.
+    pub(crate) fn set_held(&mut self, held: bool) {
+        self.held = held;
+        if held {
+            // D1: what is being read now comes again.
+            self.reading = None;
+        }
+    }
+
     /// Why no read may start, if so.
     fn stalled(&self) -> Option<Waiting> {
+        if self.held {
+            return Some(Waiting::Held);
+        }
         if let Some(Reading::Normal { since_ms, .. } | Reading::Replay { since_ms, .. }) = self.reading {
             return Some(Waiting::Reading { since_ms });
         }

@@ -151,7 +151,9 @@ impl State {
                 ProducerEffect::Refused { sink, producer_id, error, .. } => {
                     sink.0.producer_refused(producer_id, &error);
                 }
-                ProducerEffect::Close { sink, producer_id } => sink.0.close_producer(producer_id),
+                ProducerEffect::Close { sink, producer_id } | ProducerEffect::Moved { sink, producer_id } => {
+                    sink.0.close_producer(producer_id);
+                }
                 ProducerEffect::Gone { .. } => {}
             }
         }

@@ -40,6 +40,7 @@ impl PersistentTopic {
         self.check_subscribe(&request, &limits)?;
         loop {
             self.refuse_if_closed()?;
+            self.gate_for_consumer(request.durable)?;
             let is_new = request.read_compacted && self.subscription(&request.subscription).is_none();
             let subscription = self.find_or_create(&request).await?;
             if is_new {
@@ -55,7 +56,7 @@ impl PersistentTopic {
                 self.consumers.write().remove(&key);
             }
             match attempt? {
-                Attempt::Joined => return self.keep_consumer_if_open(key),
+                Attempt::Joined => return self.keep_consumer_if_open(key, request.durable),
                 Attempt::Gone => {}
                 Attempt::Fenced => self.wait_for_unfencing(&subscription).await?,
                 Attempt::Taken(holder, sink) => {
@@ -68,8 +69,8 @@ impl PersistentTopic {
         }
     }
 
-    fn keep_consumer_if_open(&self, key: ConsumerKey) -> Result<ConsumerKey, TopicError> {
-        let result = self.refuse_if_closed();
+    fn keep_consumer_if_open(&self, key: ConsumerKey, durable: bool) -> Result<ConsumerKey, TopicError> {
+        let result = self.refuse_if_closed().and_then(|()| self.gate_for_consumer(durable));
         if result.is_err()
             && let Some(subscription) = self.consumers.write().remove(&key)
         {
@@ -274,6 +275,7 @@ impl PersistentTopic {
         if active.core.sub_type() != sub_type {
             active.core = new_core();
         }
+        active.core.set_held(durable && self.holds_dispatch());
         active
     }
 

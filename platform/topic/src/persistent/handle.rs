@@ -2,8 +2,8 @@
 
 use super::{PersistentTopic, shared_limits};
 use crate::api::{
-    AckRequest, BoxFuture, ConsumerKey, ConsumerStats, LastMessage, ProducerKey, ProducerReady, ProducerRequest,
-    Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits, TopicStats,
+    AckRequest, BoxFuture, ConsumerKey, ConsumerStats, Gate, LastMessage, ProducerKey, ProducerReady, ProducerRequest,
+    Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits, TopicStats, Unsettled,
 };
 use crate::compaction::CompactionStatus;
 use meridian_managed_ledger::LogEntry;
@@ -65,6 +65,14 @@ impl TopicHandle for PersistentTopic {
 
     fn consumer_stats(&self, consumer: ConsumerKey) -> Option<(ConsumerStats, SubscriptionStats)> {
         self.figures_of(consumer)
+    }
+
+    fn set_gate(&self, gate: Gate) {
+        self.change_gate(gate);
+    }
+
+    fn unsettled(&self) -> Unsettled {
+        self.still_unsettled()
     }
 
     fn stats(&self) -> TopicStats {

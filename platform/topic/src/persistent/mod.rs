@@ -18,6 +18,7 @@ mod compacting;
 mod consuming;
 mod deduplicating;
 mod entries;
+mod gate;
 mod handle;
 mod lifecycle;
 mod origins;
@@ -27,7 +28,7 @@ mod seeking;
 mod stats;
 mod subscription;
 
-use crate::api::{ConsumerKey, TopicError, TopicErrorKind, TopicLimits};
+use crate::api::{ConsumerKey, Gate, TopicError, TopicErrorKind, TopicLimits};
 use crate::clock::Clock;
 use crate::dispatch::DispatchLimits;
 use compacting::Compacting;
@@ -106,6 +107,7 @@ pub struct PersistentTopic {
     closed: AtomicBool,
     terminated: AtomicBool,
     quota_exceeded: AtomicBool,
+    gate: RwLock<Gate>,
     loaded_ms: u64,
     last_activity_ms: AtomicU64,
     next_expiry_ms: AtomicU64,
@@ -195,6 +197,7 @@ impl PersistentTopic {
             origins: origins::OriginsState::default(),
             closed: AtomicBool::new(false),
             quota_exceeded: AtomicBool::new(false),
+            gate: RwLock::default(),
             loaded_ms: now_ms,
             last_activity_ms: AtomicU64::new(now_ms),
             next_expiry_ms: AtomicU64::new(now_ms.saturating_add(deps.expiry_check_ms)),

@@ -102,6 +102,7 @@ impl PersistentTopic {
                     None => sink.0.producer_refused(producer_id, &error),
                 },
                 ProducerEffect::Close { sink, producer_id } => sink.0.close_producer(producer_id),
+                ProducerEffect::Moved { sink, producer_id } => self.move_producer(&*sink.0, producer_id),
                 ProducerEffect::Gone { key } => {
                     take_by(&mut side.admissions, key);
                     if let Some(call) = take_by(&mut side.departures, key) {
@@ -190,7 +191,7 @@ impl PersistentTopic {
 
     /// A topic that was closed meanwhile keeps nobody.
     fn keep_if_open(&self, ready: ProducerReady) -> Result<ProducerReady, TopicError> {
-        let result = self.refuse_if_closed();
+        let result = self.refuse_if_closed().and_then(|()| self.gate_for_producer(&ready.name));
         if result.is_err() {
             self.with_producers(|side| side.core.leave(ready.key));
         }
@@ -199,6 +200,7 @@ impl PersistentTopic {
 
     fn check_producer(&self, request: &ProducerRequest, limits: &TopicLimits) -> Result<(), TopicError> {
         self.refuse_if_closed()?;
+        self.gate_for_producer(&request.name)?;
         if self.terminated.load(Ordering::Acquire) {
             return Err(TopicError::new(TopicErrorKind::TopicTerminated, "Topic was already terminated"));
         }

@@ -67,7 +67,7 @@ impl PersistentTopic {
             if let Some(active) = state.active.as_mut() {
                 for peer in &active.peers {
                     if Some(peer.key) != spare {
-                        peer.sink.close_consumer(peer.consumer_id);
+                        self.dismiss_consumer(subscription, &*peer.sink, peer.consumer_id);
                     }
                     keys.push(peer.key);
                 }

@@ -204,6 +204,7 @@ impl<S: Clone + PartialEq> Producers<S> {
             link: applicant.link,
             unanswered: 0,
             leaving: false,
+            held: false,
             receipts: Vec::new(),
         };
         let index = self.list.partition_point(|other| other.key < key);
@@ -241,6 +242,36 @@ impl<S: Clone + PartialEq> Producers<S> {
         let (sink, producer_id) = (self.list[index].sink.clone(), self.list[index].producer_id);
         self.effects.push_back(ProducerEffect::Close { sink, producer_id });
         self.leave(key);
+    }
+
+    /// P7: holds the tenants' producers that are there.
+    pub(crate) fn hold(&mut self) {
+        for producer in self.list.iter_mut().filter(|producer| producer.local()) {
+            producer.held = true;
+        }
+    }
+
+    /// The tenants' producers go, those that were held and others; `moved` = to another region.
+    pub(crate) fn close_local(&mut self, moved: bool) {
+        let why =
+            if moved { "The topic is served in another region" } else { "The topic was not available for a moment" };
+        self.refuse_waiters(&TopicError::new(TopicErrorKind::ServiceNotReady, why));
+        let local: Vec<ProducerKey> =
+            self.list.iter().filter(|producer| producer.local()).map(|producer| producer.key).collect();
+        for key in local {
+            let Some(index) = self.index_of(key) else { continue };
+            let (sink, producer_id) = (self.list[index].sink.clone(), self.list[index].producer_id);
+            self.effects.push_back(match moved {
+                true => ProducerEffect::Moved { sink, producer_id },
+                false => ProducerEffect::Close { sink, producer_id },
+            });
+            self.leave(key);
+        }
+    }
+
+    /// Sends of tenants without an answer.
+    pub(crate) fn unanswered(&self) -> u64 {
+        self.list.iter().filter(|producer| producer.link.is_none()).map(|producer| u64::from(producer.unanswered)).sum()
     }
 
     /// Unload, delete or fencing of the topic: everybody goes.

@@ -10,6 +10,7 @@
 //! - P5 a duplicate is answered as such only if deduplication has proof that the original is stored.
 //! - P6 producers of other regions' replicators (links) take no part in access modes, limits and names of tenants; what they
 //!   send is known by its origin, and nothing of an origin passes what was refused of it (O3).
+//! - P7 what a held producer sends is neither stored nor answered until it is closed, so that its client sends it again.
 //!
 //! Failure: refusals are [`TopicError`]s as on the wire.
 //! Must never know: sockets, logs, policies.
@@ -55,6 +56,8 @@ pub(crate) struct Producer<S> {
     unanswered: u32,
     /// Takes nothing more; goes when everything is answered.
     leaving: bool,
+    /// P7.
+    held: bool,
     /// Answers collected in the confirmation batch at hand.
     receipts: Vec<Receipt>,
 }
@@ -102,6 +105,11 @@ pub(crate) enum ProducerEffect<S> {
         error: TopicError,
     },
     Close {
+        sink: S,
+        producer_id: u64,
+    },
+    /// As Close; the topic is served elsewhere.
+    Moved {
         sink: S,
         producer_id: u64,
     },

@@ -34,6 +34,9 @@ impl<S: Clone + PartialEq> Producers<S> {
         now_ms: u64,
     ) -> Vec<AppendRequest> {
         let Some(index) = self.index_of(key).filter(|index| self.list[*index].present()) else { return Vec::new() };
+        if self.list[index].held {
+            return Vec::new();
+        }
         let mut appends = Vec::with_capacity(sends.len());
         for send in sends {
             let answer = self.decide(index, &send, now_ms);

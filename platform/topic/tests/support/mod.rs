@@ -5,7 +5,7 @@ use bytes::Bytes;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_managed_ledger::{LogSettings, ManagedLedgers};
 use meridian_topic::{
-    AccessMode, AckMode, AckRequest, ClientSink, Clock, ConsumerKey, Delivery, InitialCursor, PersistentTopic,
+    AccessMode, AckMode, AckRequest, ClientSink, Clock, ConsumerKey, Delivery, InitialCursor, MovedTo, PersistentTopic,
     ProducerKey, ProducerReady, ProducerRequest, Publish, Receipt, SubscribeRequest, SubscriptionType, TopicDeps,
     TopicError, TopicErrorKind, TopicEvents, TopicHandle, TopicLimits,
 };
@@ -30,6 +30,7 @@ pub enum Said {
     Refused(u64, TopicErrorKind),
     CloseProducer(u64),
     CloseConsumer(u64),
+    Moved(u64, String),
     Active(u64, bool),
     End(u64),
 }
@@ -145,6 +146,14 @@ impl ClientSink for Client {
 
     fn close_consumer(&self, consumer_id: u64) {
         self.say(Said::CloseConsumer(consumer_id));
+    }
+
+    fn producer_moved(&self, producer_id: u64, to: &MovedTo) {
+        self.say(Said::Moved(producer_id, to.region.clone()));
+    }
+
+    fn consumer_moved(&self, consumer_id: u64, to: &MovedTo) {
+        self.say(Said::Moved(consumer_id, to.region.clone()));
     }
 
     fn deliver(&self, consumer_id: u64, deliveries: Vec<Delivery>) {
