@@ -16,6 +16,7 @@ mod brokers;
 mod call;
 mod clusters;
 mod error;
+mod failover;
 mod headers;
 mod listener;
 mod lookup;
@@ -56,9 +57,11 @@ pub fn router(state: AdminState) -> Router {
         .merge(schemas::routes())
         .merge(lookup::routes())
         .merge(region_link::routes())
+        .merge(failover::routes())
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));
     Router::new()
         .merge(guarded)
+        .merge(failover::open_routes())
         .route("/metrics", get(metrics::page))
         .route("/metrics/", get(metrics::page))
         .route("/admin/v2/meridian/region-link", get(region_link::address))

@@ -26,6 +26,11 @@ async fn lookup(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Lookup)?;
     let _permit = state.service.lookup_permit()?;
     let header = call.headers.get(LISTENER_HEADER).and_then(|value| value.to_str().ok());
+    if let Some(there) = state.service.lookup_elsewhere(&topic) {
+        let url = there.web_url.as_deref().or(there.web_url_tls.as_deref()).unwrap_or_default();
+        let path = topic.as_str().replacen("://", "/", 1);
+        return Reply::redirect(&format!("{}/lookup/v2/topic/{path}", url.trim_end_matches('/')));
+    }
     let answer =
         state.service.lookup(&topic, call.query("listenerName").or(header), call.flag("authoritative")).await?;
     let broker_id = broker_id(&state);

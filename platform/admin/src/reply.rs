@@ -1,5 +1,6 @@
 //! Answers of handlers, and how they become responses.
 
+use crate::error::AdminError;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -50,6 +51,13 @@ impl Reply {
     /// 200 with bytes and what is known of them in headers.
     pub fn bytes(body: Bytes, headers: HeaderMap) -> Self {
         Self { status: StatusCode::OK, content_type: Some("application/octet-stream"), headers, body }
+    }
+
+    /// 307 to another address.
+    pub fn redirect(to: &str) -> Result<Self, AdminError> {
+        let to = HeaderValue::from_str(to).map_err(|_| AdminError::invalid(format!("'{to}' is no address")))?;
+        let headers = HeaderMap::from_iter([(header::LOCATION, to)]);
+        Ok(Self { headers, ..Self::empty(StatusCode::TEMPORARY_REDIRECT) })
     }
 
     /// The same with another status.

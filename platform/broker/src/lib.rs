@@ -14,6 +14,7 @@ pub mod error;
 pub mod factory;
 pub mod listener;
 pub mod metrics;
+pub mod failover;
 pub mod replication;
 pub mod schema;
 pub mod service;

@@ -13,9 +13,10 @@ use meridian_types::{NamespaceName, TopicName};
 use meridian_wire::proto::base_command::Body;
 use meridian_wire::proto::command_get_topics_of_namespace::Mode;
 use meridian_wire::proto::command_lookup_topic_response::LookupType;
+use meridian_wire::replicate::LINK_KEY;
 use meridian_wire::proto::{
     CommandGetOrCreateSchema, CommandGetSchema, CommandGetTopicsOfNamespace, CommandLookupTopic,
-    CommandLookupTopicResponse, CommandPartitionedTopicMetadata, Schema, ServerError,
+    CommandLookupTopicResponse, CommandPartitionedTopicMetadata, KeyValue, Schema, ServerError,
 };
 
 /// What to do after the answer to a lookup.
@@ -86,6 +87,8 @@ impl Connection {
             request_id,
             authoritative: Some(authoritative),
             advertised_listener_name: listener.map(str::to_owned),
+            // Whoever asks for a region by its address is not sent to another one.
+            properties: vec![KeyValue { key: LINK_KEY.to_owned(), value: "1".to_owned() }],
             ..Default::default()
         };
         match self.request("a lookup", request_id, command).await? {

@@ -602,6 +602,8 @@ pub trait TopicHandle: Send + Sync {
 
     /// Serves tenants' clients, holds them or sends them away. Idempotent.
     fn set_gate(&self, _gate: Gate) {}
+    /// Closes the producers of other regions: they come again.
+    fn close_links(&self) {}
     /// What is under way with them.
     fn unsettled(&self) -> Unsettled {
         Unsettled::default()

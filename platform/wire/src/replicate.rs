@@ -35,6 +35,9 @@ pub const INCARNATION_KEY: &str = "meridian.incarnation";
 /// Key of the producer's metadata: the version of the link's rules.
 pub const LINK_KEY: &str = "meridian.link";
 
+/// Key of the producer's metadata: the epoch of the namespace's active region, as the source knows it.
+pub const EPOCH_KEY: &str = "meridian.epoch";
+
 /// Metadata fields that are dropped: both halves of a transaction's id.
 const TXN_FIELDS: [u32; 2] = [22, 23];
 
@@ -111,6 +114,41 @@ pub fn stamp(entry: &Bytes, stamp: &Stamp<'_>, head: &mut BytesMut) -> Result<By
     let checksum = crc32c::crc32c_append(crc32c::crc32c(&head[checksum_at + 4..]), parts.payload);
     head[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_be_bytes());
     Ok(parts.payload_of(entry))
+}
+
+/// An entry with properties appended to its metadata and a new checksum, payload unopened.
+///
+/// # Errors
+/// [`PayloadError`] if the entry can't be read or its checksum does not fit (R3).
+pub fn with_properties(entry: &Bytes, properties: &[(&str, &str)]) -> Result<Bytes, PayloadError> {
+    let parts = split(entry)?;
+    if let Some(stated) = parts.checksum {
+        let computed = crc32c::crc32c(parts.covered);
+        if computed != stated {
+            return Err(PayloadError::Checksum { stated, computed });
+        }
+    }
+    let mut whole = BytesMut::with_capacity(entry.len() + 256);
+    whole.put_u16(MAGIC_CHECKSUM);
+    whole.put_u64(0);
+    let metadata_at = whole.len();
+    whole.put_slice(parts.metadata);
+    for (key, value) in properties {
+        put_property(key, value, &mut whole);
+    }
+    let metadata_bytes = (whole.len() - metadata_at) as u32;
+    whole[metadata_at - 4..metadata_at].copy_from_slice(&metadata_bytes.to_be_bytes());
+    whole.put_slice(parts.payload);
+    let checksum = crc32c::crc32c(&whole[metadata_at - 4..]);
+    whole[metadata_at - 8..metadata_at - 4].copy_from_slice(&checksum.to_be_bytes());
+    Ok(whole.freeze())
+}
+
+/// Whether an entry may go to a region: it names none, or this one. An entry that can't be read goes nowhere.
+pub fn is_for(entry: &[u8], region: &str) -> bool {
+    let Ok(parts) = split(entry) else { return false };
+    let mut named = crate::metadata::replicate_to(parts.metadata).peekable();
+    named.peek().is_none() || named.any(|name| name == region)
 }
 
 /// The position in the source topic, as the source appended it: the last such property counts. `None` if there is none
@@ -215,6 +253,27 @@ mod tests {
 
     fn property(key: &str, value: &str) -> KeyValue {
         KeyValue { key: key.into(), value: value.into() }
+    }
+
+    #[test]
+    fn labels_are_appended_and_the_checksum_fits() {
+        let metadata = MessageMetadata {
+            producer_name: "p".into(),
+            replicate_to: vec!["east".into()],
+            ..MessageMetadata::default()
+        };
+        let mut entry = BytesMut::new();
+        crate::payload::encode(&metadata, b"payload", &mut entry);
+        let entry = entry.freeze();
+        let labelled = with_properties(&entry, &[("a", "1"), ("b", "2")]).unwrap();
+        assert!(crate::payload::verify_checksum(&labelled).unwrap());
+        let (read, payload) = crate::payload::decode(&labelled).unwrap();
+        let pairs: Vec<_> = read.properties.iter().map(|pair| (pair.key.as_str(), pair.value.as_str())).collect();
+        assert_eq!((pairs.as_slice(), &payload[..]), ([("a", "1"), ("b", "2")].as_slice(), &b"payload"[..]));
+        assert!(is_for(&labelled, "east") && !is_for(&labelled, "west") && !is_for(b"x", "east"));
+        let mut damaged = entry.to_vec();
+        *damaged.last_mut().unwrap() ^= 1;
+        assert!(matches!(with_properties(&damaged.into(), &[]), Err(PayloadError::Checksum { .. })));
     }
 
     #[test]

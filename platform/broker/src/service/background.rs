@@ -99,6 +99,7 @@ impl BrokerService {
     pub(super) fn push_settings(&self, topic: &Arc<dyn TopicHandle>) {
         let settings = self.topic_settings(topic.name());
         topic.set_limits(settings.limits);
+        topic.set_gate(self.gate_of(topic.name()));
         self.factory.set_log_settings(topic.name(), &settings.log);
         self.replication.follow(topic.name());
     }

@@ -4,6 +4,7 @@
 
 use super::BrokerService;
 use crate::error::BrokerError;
+use meridian_failover::PublishRule;
 use meridian_types::TopicName;
 
 /// Answer to a lookup.
@@ -26,6 +27,21 @@ pub struct LookupAnswer {
 }
 
 impl BrokerService {
+    /// Where clients of a topic have to ask that belongs to another region now; links between regions do not.
+    pub fn lookup_elsewhere(&self, topic: &TopicName) -> Option<LookupAnswer> {
+        let PublishRule::Moved { to } = self.publish_rule(topic) else { return None };
+        let there = self.registry().cluster(&to)?;
+        Some(LookupAnswer {
+            broker_url: there.broker_service_url.clone(),
+            broker_url_tls: there.broker_service_url_tls.clone(),
+            web_url: there.service_url.clone(),
+            web_url_tls: there.service_url_tls.clone(),
+            authoritative: false,
+            is_owner: false,
+            proxy_through_service_url: false,
+        })
+    }
+
     /// Where a topic is served. `listener` is the client's advertised listener name, empty or absent for the default.
     /// Whether the topic exists is not looked at.
     ///

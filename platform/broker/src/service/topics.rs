@@ -121,6 +121,9 @@ impl BrokerService {
             return Err(BrokerError::NotReady("the broker is shutting down".to_owned()));
         };
         let settings = self.topic_settings(name);
-        self.factory.open(name.clone(), settings).await
+        let topic = self.factory.open(name.clone(), settings).await?;
+        // X1: before anybody has its handle.
+        topic.set_gate(self.gate_of(name));
+        Ok(topic)
     }
 }

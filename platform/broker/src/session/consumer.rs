@@ -6,11 +6,13 @@ use super::{Session, reply, schemas};
 use crate::access::Wish;
 use crate::error::BrokerError;
 use crate::service::Create;
+use meridian_failover::PublishRule;
 use meridian_topic::{
     ConsumerKey, InitialCursor, KeySharedPolicy, SeekTo, SubscribeRequest, SubscriptionType, TopicHandle,
 };
 use meridian_types::TopicName;
 use meridian_wire::error::request_error;
+use meridian_wire::proto::command_topic_migrated::ResourceType;
 use meridian_wire::proto::command_subscribe::{InitialPosition, SubType};
 use meridian_wire::proto::{
     CommandCloseConsumer, CommandConsumerStats, CommandConsumerStatsResponse, CommandFlow, CommandGetLastMessageId,
@@ -101,6 +103,12 @@ impl Session {
         token: u64,
     ) -> Result<(), BrokerError> {
         let create = if request.force_topic_creation() { Create::IfAllowed } else { Create::Never };
+        if request.durable()
+            && let PublishRule::Moved { to } = self.service.publish_rule(&name)
+        {
+            self.send_moved(ResourceType::Consumer, request.consumer_id, &self.service.address_of(&to));
+            return Err(BrokerError::NotReady(format!("the topic is served in region {to}")));
+        }
         let topic = self.service.topic(&name, create).await?;
         if let Some(info) = schemas::given(request.schema.as_ref())? {
             self.service.admit_consumer_schema(&topic, info, self.principal().acting()).await?;

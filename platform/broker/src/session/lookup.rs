@@ -6,6 +6,7 @@ use crate::error::BrokerError;
 use meridian_types::TopicName;
 use meridian_wire::proto::command_lookup_topic_response::LookupType;
 use meridian_wire::proto::command_partitioned_topic_metadata_response::LookupType as MetadataLookupType;
+use meridian_wire::replicate::LINK_KEY;
 use meridian_wire::proto::{
     CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse, ServerError,
@@ -37,7 +38,11 @@ impl Session {
         self.service.access().check(&self.principal(), Wish::Lookup(&topic))?;
         let listener = request.advertised_listener_name.as_deref().filter(|name| !name.is_empty());
         let listener = listener.or(self.listener.as_deref());
-        let found = self.service.lookup(&topic, listener, request.authoritative()).await?;
+        let link = request.properties.iter().any(|pair| pair.key == LINK_KEY);
+        let found = match self.service.lookup_elsewhere(&topic).filter(|_| !link) {
+            Some(elsewhere) => elsewhere,
+            None => self.service.lookup(&topic, listener, request.authoritative()).await?,
+        };
         let kind = if found.is_owner { LookupType::Connect } else { LookupType::Redirect };
         Ok(CommandLookupTopicResponse {
             request_id: request.request_id,

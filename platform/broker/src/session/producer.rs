@@ -7,9 +7,12 @@ use crate::error::BrokerError;
 use crate::service::Create;
 use bytes::Bytes;
 use meridian_topic::origins::is_link;
+use meridian_failover::{LinkRule, PublishRule};
 use meridian_topic::{AccessMode, ProducerKey, ProducerRequest, TopicHandle};
 use meridian_types::TopicName;
 use meridian_wire::error::request_error;
+use meridian_wire::proto::command_topic_migrated::ResourceType;
+use meridian_wire::replicate::EPOCH_KEY;
 use meridian_wire::proto::{
     CommandCloseProducer, CommandProducer, CommandProducerSuccess, CommandSuccess, ProducerAccessMode, ServerError,
 };
@@ -89,12 +92,31 @@ impl Session {
         Ok(topic)
     }
 
+    /// Whether this region takes the producer: tenants' ones where the namespace is active, links of the present epoch.
+    fn check_region(&self, topic: &TopicName, request: &CommandProducer) -> Result<(), BrokerError> {
+        if is_link(request.producer_name()) {
+            let epoch = request.metadata.iter().find(|pair| pair.key == EPOCH_KEY).map(|pair| pair.value.as_str());
+            return match self.service.link_rule(topic, epoch) {
+                LinkRule::Stale { current } => {
+                    Err(BrokerError::NotAllowed(format!("stale epoch: the namespace is at {current} here")))
+                }
+                LinkRule::Accept | LinkRule::Ask => Ok(()),
+            };
+        }
+        if let PublishRule::Moved { to } = self.service.publish_rule(topic) {
+            self.send_moved(ResourceType::Producer, request.producer_id, &self.service.address_of(&to));
+            return Err(BrokerError::NotReady(format!("the topic is served in region {to}")));
+        }
+        Ok(())
+    }
+
     async fn attach_producer(
         self: &Arc<Self>,
         name: TopicName,
         request: &CommandProducer,
         token: u64,
     ) -> Result<(), BrokerError> {
+        self.check_region(&name, request)?;
         let topic = self.service.topic(&name, Create::IfAllowed).await?;
         let version = self.producer_schema(&name, request).await?;
         let given = request.producer_name.clone().filter(|name| !name.is_empty());

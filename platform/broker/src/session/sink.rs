@@ -7,12 +7,14 @@ use super::Session;
 use super::slots::ProducerSlot;
 use crate::session::reply;
 use meridian_topic::api::BoxFuture;
-use meridian_topic::{ClientSink, Delivery, ProducerReady, Receipt, TopicError, TopicErrorKind};
+use meridian_topic::{ClientSink, Delivery, MovedTo, ProducerReady, Receipt, TopicError, TopicErrorKind};
 use meridian_wire::encode::{self, MessageHeader, SendReceipt};
 use meridian_wire::error::NO_REQUEST;
 use meridian_wire::payload::{self, BrokerEntry};
+use meridian_wire::proto::command_topic_migrated::ResourceType;
 use meridian_wire::proto::{
     CommandActiveConsumerChange, CommandCloseConsumer, CommandCloseProducer, CommandReachedEndOfTopic,
+    CommandTopicMigrated,
 };
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,6 +24,22 @@ const CLOSE_COMMANDS_SINCE: i32 = 5;
 const END_OF_TOPIC_SINCE: i32 = 9;
 const CHECKSUM_SINCE: i32 = 11;
 const ACTIVE_CHANGE_SINCE: i32 = 12;
+const TOPIC_MIGRATED_SINCE: i32 = 20;
+
+impl Session {
+    /// Tells a client that knows it where its producer or consumer belongs.
+    pub(super) fn send_moved(&self, resource: ResourceType, resource_id: u64, to: &MovedTo) {
+        if self.protocol() < TOPIC_MIGRATED_SINCE {
+            return;
+        }
+        self.send(CommandTopicMigrated {
+            resource_id,
+            resource_type: resource as i32,
+            broker_service_url: to.broker_url.clone(),
+            broker_service_url_tls: to.broker_url_tls.clone(),
+        });
+    }
+}
 
 impl ClientSink for Session {
     fn receipts(&self, producer_id: u64, receipts: &[Receipt]) {
@@ -99,6 +117,16 @@ impl ClientSink for Session {
             return self.close("a producer was closed and the client is too old to be told");
         }
         self.send(CommandCloseProducer { producer_id, request_id: NO_REQUEST, ..Default::default() });
+    }
+
+    fn producer_moved(&self, producer_id: u64, to: &MovedTo) {
+        self.send_moved(ResourceType::Producer, producer_id, to);
+        self.close_producer(producer_id);
+    }
+
+    fn consumer_moved(&self, consumer_id: u64, to: &MovedTo) {
+        self.send_moved(ResourceType::Consumer, consumer_id, to);
+        self.close_consumer(consumer_id);
     }
 
     fn close_consumer(&self, consumer_id: u64) {

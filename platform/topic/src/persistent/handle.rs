@@ -71,6 +71,10 @@ impl TopicHandle for PersistentTopic {
         self.change_gate(gate);
     }
 
+    fn close_links(&self) {
+        self.with_producers(|side| side.core.close_links());
+    }
+
     fn unsettled(&self) -> Unsettled {
         self.still_unsettled()
     }

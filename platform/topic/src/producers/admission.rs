@@ -269,6 +269,15 @@ impl<S: Clone + PartialEq> Producers<S> {
         }
     }
 
+    /// The producers of other regions go.
+    pub(crate) fn close_links(&mut self) {
+        let links: Vec<ProducerKey> =
+            self.present().filter(|producer| producer.link.is_some()).map(|producer| producer.key).collect();
+        for key in links {
+            self.close(key);
+        }
+    }
+
     /// Sends of tenants without an answer.
     pub(crate) fn unanswered(&self) -> u64 {
         self.list.iter().filter(|producer| producer.link.is_none()).map(|producer| u64::from(producer.unanswered)).sum()

@@ -1,0 +1,169 @@
+//! Tails of topics: what a deposed region had stored and not delivered to the region that is active now.
+//!
+//! Invariants: R1 to R4 of [`meridian_failover::returning`]; the order is: links stopped, members found, tail's cursor made,
+//! tail stored, replication cursors moved past, links again. Whatever ends in between is done again from the start and ends
+//! at the same.
+//! Failure: [`FailoverError::Host`].
+//! Must never know: who decides.
+
+use crate::service::{BrokerService, Create, now_ms};
+use meridian_failover::returning::{EPOCH_PROPERTY, POSITION_PROPERTY, REGION_PROPERTY, Tail, cursor_name};
+use meridian_failover::{ActiveRecord, FailoverError};
+use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogEntry, ManagedLedger};
+use meridian_metadata::BoxFuture;
+use meridian_types::{Position, RegionId, TopicName};
+use meridian_wire::replicate;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries read at once.
+const READ_ENTRIES: u32 = 1000;
+/// Bytes read at once.
+const READ_BYTES: u64 = 4 << 20;
+
+fn host(error: impl std::fmt::Display) -> FailoverError {
+    FailoverError::Host(error.to_string())
+}
+
+async fn log_of(service: &Arc<BrokerService>, topic: &TopicName) -> Result<Arc<ManagedLedger>, FailoverError> {
+    service.topic(topic, Create::Never).await.map_err(host)?;
+    service.log_of(topic).ok_or_else(|| FailoverError::Host(format!("topic {topic} is closing")))
+}
+
+/// Sets aside what `record.active` never got of a topic.
+pub(super) async fn cut<'a>(
+    service: &Arc<BrokerService>,
+    topic: &TopicName,
+    record: &ActiveRecord,
+    store: &'a (dyn Fn(Tail) -> BoxFuture<'a, Result<(), FailoverError>> + Sync),
+) -> Result<(), FailoverError> {
+    let log = log_of(service, topic).await?;
+    let without_links = service.replication().stop(topic).await;
+    let Some(link) = log.cursor(&replicate::cursor_name(&record.active)) else { return Ok(()) };
+    let after = link.mark_delete();
+    let to = log.last_confirmed();
+    let own = RegionId::of(&service.config().cluster);
+    let members = Members { log: &log, link: &link, own, to, active: &record.active };
+    let entries = members.visit(|_| Ok(())).await?;
+    if entries != 0 {
+        let start = link.read_start();
+        let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
+        log.open_cursor(&cursor_name(record.epoch), InitialPosition::At(start), options).await.map_err(host)?;
+        let tail = Tail {
+            topic: topic.clone(),
+            epoch: record.epoch,
+            active: record.active.clone(),
+            after,
+            to,
+            entries,
+            cut_ms: now_ms(),
+            replayed_to: None,
+            dropped: false,
+        };
+        store(tail).await?;
+        tracing::warn!(%topic, entries, active = %record.active, "messages that were never delivered are set aside");
+    }
+    // Last the active region's cursor: as long as it stands, all of this is found again.
+    let all = log.cursors();
+    let links = all.iter().filter(|cursor| cursor.name().starts_with(replicate::LINK_PREFIX));
+    let others: Vec<&Arc<Cursor>> = links.filter(|cursor| cursor.name() != link.name()).collect();
+    members
+        .visit(|run| {
+            for cursor in &others {
+                cursor.ack(&whole(run));
+            }
+            Ok(())
+        })
+        .await?;
+    for cursor in &others {
+        cursor.persisted().await.map_err(host)?;
+    }
+    link.ack_cumulative(AckPosition { position: to, unacked_batch_indexes: None, messages: 0 });
+    link.persisted().await.map_err(host)?;
+    drop(without_links);
+    service.replication().follow(topic);
+    Ok(())
+}
+
+fn whole(run: &[LogEntry]) -> Vec<AckPosition> {
+    let ack = |entry: &LogEntry| AckPosition { position: entry.position, unacked_batch_indexes: None, messages: 0 };
+    run.iter().map(ack).collect()
+}
+
+/// The entries of a tail: first stored here, for the active region, not delivered to it.
+struct Members<'a> {
+    log: &'a ManagedLedger,
+    link: &'a Cursor,
+    own: RegionId,
+    to: Position,
+    active: &'a str,
+}
+
+impl Members<'_> {
+    fn holds(&self, entry: &LogEntry) -> bool {
+        let (region, _, _) = entry.origin;
+        !entry.marker
+            && region == self.own
+            && !self.link.is_acked(entry.position)
+            && replicate::is_for(&entry.payload, self.active)
+    }
+
+    /// Hands them out in runs; how many there are.
+    async fn visit(&self, mut take: impl FnMut(&[LogEntry]) -> Result<(), FailoverError>) -> Result<u64, FailoverError> {
+        let mut from = self.link.read_start();
+        let mut count = 0;
+        while from <= self.to {
+            let read = self.log.read(from, READ_ENTRIES, READ_BYTES).await.map_err(host)?;
+            let Some(last) = read.last() else { break };
+            from = last.position.next_in_ledger();
+            let run: Vec<LogEntry> =
+                read.into_iter().filter(|entry| entry.position <= self.to && self.holds(entry)).collect();
+            count += run.len() as u64;
+            take(&run)?;
+        }
+        Ok(count)
+    }
+}
+
+/// Publishes what is left of a tail in the active region, in order, each entry labelled; where that ended.
+pub(super) async fn replay(service: &Arc<BrokerService>, tail: &Tail) -> Result<Position, FailoverError> {
+    let log = log_of(service, &tail.topic).await?;
+    let cursor = log
+        .cursor(&cursor_name(tail.epoch))
+        .ok_or_else(|| FailoverError::Host(format!("the tail of {} is not kept any more", tail.topic)))?;
+    let own = RegionId::of(&service.config().cluster);
+    let members = Members { log: &log, link: &cursor, own, to: tail.to, active: &tail.active };
+    let mut entries = Vec::new();
+    let region = service.config().cluster.clone();
+    members
+        .visit(|run| {
+            for entry in run {
+                let at = format!("{}:{}", entry.position.ledger_id.0, entry.position.entry_id.0);
+                let epoch = tail.epoch.to_string();
+                let labels =
+                    [(EPOCH_PROPERTY, epoch.as_str()), (REGION_PROPERTY, region.as_str()), (POSITION_PROPERTY, &at)];
+                entries.push((entry.position, replicate::with_properties(&entry.payload, &labels).map_err(host)?));
+            }
+            Ok(())
+        })
+        .await?;
+    let replayer = service.replayer().ok_or_else(|| host("this broker has no links to other regions"))?;
+    let active = service.failover().and_then(|failover| failover.state(&tail.topic.namespace()));
+    let active = active.map_or_else(|| tail.active.clone(), |state| state.record.active);
+    for (position, payload) in entries {
+        replayer.publish(&active, &tail.topic, payload).await.map_err(host)?;
+        // One by one: what was confirmed is not published again if this ends in between.
+        cursor.ack(&[AckPosition { position, unacked_batch_indexes: None, messages: 0 }]);
+    }
+    cursor.persisted().await.map_err(host)?;
+    Ok(tail.to)
+}
+
+/// Lets the entries of a tail go.
+pub(super) async fn release(service: &Arc<BrokerService>, tail: &Tail) -> Result<(), FailoverError> {
+    let log = log_of(service, &tail.topic).await?;
+    match log.delete_cursor(&cursor_name(tail.epoch)).await {
+        Ok(()) | Err(meridian_managed_ledger::LogError::NoSuchCursor(_)) => Ok(()),
+        Err(error) => Err(host(error)),
+    }
+}
