@@ -124,7 +124,11 @@ struct Region {
 }
 
 fn given<'a>(name: &str, value: &'a str) -> Result<&'a str, AdminError> {
-    if value.is_empty() { Err(AdminError::invalid(format!("{name}: expected the name of a region"))) } else { Ok(value) }
+    if value.is_empty() {
+        Err(AdminError::invalid(format!("{name}: expected the name of a region")))
+    } else {
+        Ok(value)
+    }
 }
 
 async fn manage(State(state): Given, call: Call) -> Answer {

@@ -13,11 +13,11 @@ use meridian_types::{NamespaceName, TopicName};
 use meridian_wire::proto::base_command::Body;
 use meridian_wire::proto::command_get_topics_of_namespace::Mode;
 use meridian_wire::proto::command_lookup_topic_response::LookupType;
-use meridian_wire::replicate::LINK_KEY;
 use meridian_wire::proto::{
     CommandGetOrCreateSchema, CommandGetSchema, CommandGetTopicsOfNamespace, CommandLookupTopic,
     CommandLookupTopicResponse, CommandPartitionedTopicMetadata, KeyValue, Schema, ServerError,
 };
+use meridian_wire::replicate::LINK_KEY;
 
 /// What to do after the answer to a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]

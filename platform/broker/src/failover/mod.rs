@@ -16,7 +16,7 @@ use meridian_failover::{
 };
 use meridian_metadata::BoxFuture;
 use meridian_topic::{Gate, MovedTo, TopicHandle};
-use meridian_types::{NamespaceName, Position, TopicName};
+use meridian_types::{Domain, NamespaceName, Position, TopicName};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -127,7 +127,7 @@ impl Host for TopicsHost {
         Box::pin(async move {
             let Some(service) = self.service.upgrade() else { return Vec::new() };
             let topics = self.loaded(namespace);
-            let kept = topics.iter().filter(|topic| topic.name().is_persistent());
+            let kept = topics.iter().filter(|topic| topic.name().domain() == Domain::Persistent);
             kept.filter(|topic| !crate::service::is_system_topic(topic.name()))
                 .map(|topic| Self::topic_cost(&service, &*self.acks, topic.name(), target))
                 .collect()

@@ -109,7 +109,10 @@ impl Members<'_> {
     }
 
     /// Hands them out in runs; how many there are.
-    async fn visit(&self, mut take: impl FnMut(&[LogEntry]) -> Result<(), FailoverError>) -> Result<u64, FailoverError> {
+    async fn visit(
+        &self,
+        mut take: impl FnMut(&[LogEntry]) -> Result<(), FailoverError>,
+    ) -> Result<u64, FailoverError> {
         let mut from = self.link.read_start();
         let mut count = 0;
         while from <= self.to {

@@ -63,7 +63,12 @@ pub enum TopicEvent {
 /// Publishes single entries in other regions, as an ordinary producer there.
 pub trait Replayer: Send + Sync {
     /// Publishes an entry; ends when it is stored there.
-    fn publish<'a>(&'a self, region: &'a str, topic: &'a TopicName, payload: Bytes) -> BoxFuture<'a, Result<(), String>>;
+    fn publish<'a>(
+        &'a self,
+        region: &'a str,
+        topic: &'a TopicName,
+        payload: Bytes,
+    ) -> BoxFuture<'a, Result<(), String>>;
 }
 
 /// What a broker is made of.

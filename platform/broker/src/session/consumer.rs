@@ -12,8 +12,8 @@ use meridian_topic::{
 };
 use meridian_types::TopicName;
 use meridian_wire::error::request_error;
-use meridian_wire::proto::command_topic_migrated::ResourceType;
 use meridian_wire::proto::command_subscribe::{InitialPosition, SubType};
+use meridian_wire::proto::command_topic_migrated::ResourceType;
 use meridian_wire::proto::{
     CommandCloseConsumer, CommandConsumerStats, CommandConsumerStatsResponse, CommandFlow, CommandGetLastMessageId,
     CommandGetLastMessageIdResponse, CommandSeek, CommandSubscribe, CommandSuccess, CommandUnsubscribe, KeySharedMeta,

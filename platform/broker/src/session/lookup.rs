@@ -6,11 +6,11 @@ use crate::error::BrokerError;
 use meridian_types::TopicName;
 use meridian_wire::proto::command_lookup_topic_response::LookupType;
 use meridian_wire::proto::command_partitioned_topic_metadata_response::LookupType as MetadataLookupType;
-use meridian_wire::replicate::LINK_KEY;
 use meridian_wire::proto::{
     CommandLookupTopic, CommandLookupTopicResponse, CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse, ServerError,
 };
+use meridian_wire::replicate::LINK_KEY;
 
 impl Session {
     pub(super) fn lookup(&self, request: CommandLookupTopic) {

@@ -6,16 +6,16 @@ use crate::access::Wish;
 use crate::error::BrokerError;
 use crate::service::Create;
 use bytes::Bytes;
-use meridian_topic::origins::is_link;
 use meridian_failover::{LinkRule, PublishRule};
+use meridian_topic::origins::is_link;
 use meridian_topic::{AccessMode, ProducerKey, ProducerRequest, TopicHandle};
 use meridian_types::TopicName;
 use meridian_wire::error::request_error;
 use meridian_wire::proto::command_topic_migrated::ResourceType;
-use meridian_wire::replicate::EPOCH_KEY;
 use meridian_wire::proto::{
     CommandCloseProducer, CommandProducer, CommandProducerSuccess, CommandSuccess, ProducerAccessMode, ServerError,
 };
+use meridian_wire::replicate::EPOCH_KEY;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -67,6 +67,7 @@ fn trace(producers: &mut Producers<&'static str>) -> Vec<String> {
             ProducerEffect::Ready { sink, ready, .. } => format!("{sink} ready epoch {:?}", ready.topic_epoch),
             ProducerEffect::Refused { sink, error, .. } => format!("{sink} refused {:?}", error.kind),
             ProducerEffect::Close { sink, .. } => format!("{sink} close"),
+            ProducerEffect::Moved { sink, .. } => format!("{sink} moved"),
             ProducerEffect::Gone { key } => format!("gone {}", key.0),
         });
     }
