@@ -19,6 +19,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("Acknowledgements between regions", "replication/cursors/src/exact/wire.rs"),
     ("Acknowledgements between regions, stored", "replication/cursors/src/exact/stored.rs"),
     ("Markers of replicated subscriptions", "replication/cursors/src/snapshot/marker.rs"),
+    ("Messages on their way to another region", "platform/wire/src/replicate.rs"),
     ("Deduplication snapshot", "platform/topic/src/dedup/snapshot.rs"),
     ("Metadata in RocksDB", "platform/metadata/src/rocks/format.rs"),
     ("Policies", "tenancy/registry/src/record.rs"),

@@ -200,6 +200,10 @@ impl Session for PulsarSession {
         self.peer
     }
 
+    fn address(&self) -> String {
+        self.connection.endpoint().to_string()
+    }
+
     fn send(&mut self, entries: Vec<Outgoing>) {
         let blocked = !self.outbox.is_empty();
         self.outbox.extend(entries.into_iter().map(|outgoing| OutgoingEntry {

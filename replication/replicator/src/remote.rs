@@ -23,6 +23,8 @@ pub enum SessionEvent {
 pub trait Session: Send {
     /// Who is there.
     fn peer(&self) -> Peer;
+    /// Where, for statistics.
+    fn address(&self) -> String;
     /// Sends behind everything sent before. Does not wait: how much is under way is the caller's bound.
     fn send(&mut self, entries: Vec<Outgoing>);
     /// The next events, as many as came together; meanwhile writes what could not be written at once. May be given up and

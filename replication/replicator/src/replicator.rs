@@ -73,6 +73,7 @@ struct Orders {
 struct Shared {
     machine: Mutex<Machine>,
     meter: Mutex<Meter>,
+    address: Mutex<Option<String>>,
     orders: Mutex<Orders>,
     ordered: Notify,
 }
@@ -99,6 +100,7 @@ impl Replicator {
         let shared = Arc::new(Shared {
             machine: Mutex::new(Machine::new(config, now_ms)),
             meter: Mutex::new(Meter::new(now_ms)),
+            address: Mutex::default(),
             orders: Mutex::default(),
             ordered: Notify::new(),
         });
@@ -137,7 +139,7 @@ impl Replicator {
 
     /// Whether a producer is open at the remote.
     pub fn is_connected(&self) -> bool {
-        self.shared.machine.lock().view().connected
+        self.shared.machine.lock().view().connected_since_ms.is_some()
     }
 
     /// Entries not yet through.
@@ -156,7 +158,9 @@ impl Replicator {
             remote: self.parts.remote.to_string(),
             state: view.state,
             since_ms: view.since_ms,
-            connected: view.connected,
+            connected: view.connected_since_ms.is_some(),
+            outbound_connection: self.shared.address.lock().clone().filter(|_| view.connected_since_ms.is_some()),
+            outbound_connected_since_ms: view.connected_since_ms,
             msg_rate_out: rates.0,
             msg_throughput_out: rates.1,
             msg_rate_expired: rates.2,
@@ -319,6 +323,7 @@ impl Runner {
         let event = match outcome {
             Ok(open) => {
                 let peer = open.peer();
+                *self.shared.address.lock() = Some(open.address());
                 self.session = Some((session, open));
                 Event::Opened { session, peer }
             }

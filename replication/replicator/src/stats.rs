@@ -16,6 +16,10 @@ pub struct ReplicatorStats {
     pub since_ms: u64,
     /// A producer is open at the remote.
     pub connected: bool,
+    /// Where, if it is.
+    pub outbound_connection: Option<String>,
+    /// Since when, ms since 1970.
+    pub outbound_connected_since_ms: Option<u64>,
     /// Messages per second that the remote stored, over the last ten seconds or more.
     pub msg_rate_out: f64,
     /// Bytes per second sent.

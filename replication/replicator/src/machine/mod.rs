@@ -249,7 +249,10 @@ impl Machine {
         LinkView {
             state: self.state.clone(),
             since_ms: self.state_since_ms,
-            connected: matches!(self.phase, Phase::Open { .. }),
+            connected_since_ms: match self.phase {
+                Phase::Open { since_ms, .. } => Some(since_ms),
+                _ => None,
+            },
             counters: self.counters,
             oldest_ms: self.oldest_ms(),
             waiting_entries: self.flight.waiting_entries(),

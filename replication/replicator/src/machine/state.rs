@@ -122,8 +122,8 @@ pub struct LinkView {
     pub state: LinkState,
     /// Since when, ms since 1970.
     pub since_ms: u64,
-    /// A session is open.
-    pub connected: bool,
+    /// Since when a session is open, ms since 1970; `None` = none is.
+    pub connected_since_ms: Option<u64>,
     /// Counts.
     pub counters: Counters,
     /// When the oldest entry that is not through was stored here; `None` = nothing known to wait.
