@@ -47,6 +47,8 @@ pub struct PulsarRemote {
     pub local: Arc<str>,
     /// Name of the region there.
     pub remote: Arc<str>,
+    /// More of the producer's metadata, such as the epoch under which the namespace is active.
+    pub metadata: Vec<(String, String)>,
     /// Entries that may be under way; as the machine's bounds.
     pub max_waiting_entries: u32,
     /// Bytes that may be under way; as the machine's bounds.
@@ -94,13 +96,15 @@ impl PulsarRemote {
             name = format!("{name}-->{generation}");
         }
         let pair = |key: &str, value: String| (key.to_owned(), value);
+        let mut metadata = vec![
+            pair(REGION_KEY, self.local.to_string()),
+            pair(INCARNATION_KEY, self.incarnation.0.to_string()),
+            pair(LINK_KEY, LINK_VERSION.to_owned()),
+        ];
+        metadata.extend(self.metadata.iter().cloned());
         LinkOptions {
             name: Some(name),
-            metadata: vec![
-                pair(REGION_KEY, self.local.to_string()),
-                pair(INCARNATION_KEY, self.incarnation.0.to_string()),
-                pair(LINK_KEY, LINK_VERSION.to_owned()),
-            ],
+            metadata,
             epoch: session,
             limits: LinkLimits {
                 entries: self.max_waiting_entries as usize,

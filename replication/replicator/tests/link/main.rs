@@ -112,6 +112,7 @@ impl West {
             incarnation: self.log.incarnation(),
             local: "west".into(),
             remote: "east".into(),
+            metadata: vec![("meridian.epoch".into(), "7".into())],
             max_waiting_entries: bounds.max_waiting_entries,
             max_waiting_bytes: bounds.max_waiting_bytes,
             schemas: Arc::new(OneSchema),
@@ -159,6 +160,7 @@ async fn a_topic_is_copied_in_order_and_names_its_source() {
         assert_eq!(producer.producer_name.as_deref(), Some("pulsar.repl.west-->east"));
         let said = |key: &str| producer.metadata.iter().find(|pair| pair.key == key).map(|pair| pair.value.clone());
         assert_eq!(said("meridian.region").as_deref(), Some("west"));
+        assert_eq!(said("meridian.epoch").as_deref(), Some("7"));
         assert_eq!(said("meridian.incarnation"), Some(west.log.incarnation().0.to_string()));
         let summary = MetadataSummary::decode(split(&state.stored[0].1).unwrap().metadata).unwrap();
         assert_eq!((summary.replicated_from, summary.producer_name), (Some("west"), "p"));
