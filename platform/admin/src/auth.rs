@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use meridian_broker::access::Principal;
+use meridian_broker::access::{Original, Principal};
 
 /// Role of the client, from a proxy.
 const ORIGINAL_PRINCIPAL: &str = "x-original-principal";
@@ -54,7 +54,8 @@ fn principal(state: &AdminState, request: &Request) -> Result<Principal, AdminEr
         shown.method = "tls";
     }
     let original = request.headers().get(ORIGINAL_PRINCIPAL).and_then(|value| value.to_str().ok());
-    access.authenticate(shown.method, &shown.data, certificates, original.map(str::to_owned)).map_err(|error| {
+    let original = Original { role: original.map(str::to_owned), ..Original::default() };
+    access.authenticate(shown.method, &shown.data, certificates, original).map_err(|error| {
         tracing::debug!(%error, path = request.uri().path(), "a request was not authenticated");
         AdminError::new(StatusCode::UNAUTHORIZED, "Authentication required")
     })

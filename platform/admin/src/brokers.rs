@@ -1,6 +1,6 @@
 //! Brokers: health, who leads, settings.
 
-use crate::call::{Call, decode_percent};
+use crate::call::Call;
 use crate::error::AdminError;
 use crate::lookup::broker_id;
 use crate::reply::Reply;
@@ -8,6 +8,7 @@ use crate::state::AdminState;
 use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::{get, post};
 use meridian_settings::{Kind, TABLE};
 use serde_json::{Map, Value, json};
@@ -83,15 +84,17 @@ async fn internal(State(state): Given, call: Call) -> Answer {
     Ok(Reply::json(&json!({ "metadataStoreUrl": "", "configurationMetadataStoreUrl": "", "ledgersRootPath": "" })))
 }
 
-/// Settings that can change without a restart: none yet.
+/// Settings that can change without a restart.
 async fn names(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    Ok(Reply::json(&Value::Array(Vec::new())))
+    let live = TABLE.iter().filter(|setting| setting.reloadable);
+    Ok(Reply::json(&live.map(|setting| setting.name).collect::<Vec<_>>()))
 }
 
+/// Those that were changed.
 async fn values(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    Ok(Reply::json(&Map::new()))
+    Ok(Reply::json(&state.service.live_settings().await?))
 }
 
 async fn runtime(State(state): Given, call: Call) -> Answer {
@@ -102,26 +105,24 @@ async fn runtime(State(state): Given, call: Call) -> Answer {
     };
     let rows: Map<String, Value> = TABLE
         .iter()
-        .zip(state.settings.texts())
+        .zip(state.settings().texts())
         .map(|(setting, value)| (setting.name.to_owned(), shown(setting, value)))
         .collect();
     Ok(Reply::json(&rows))
 }
 
-/// 412 in either case: a key that nobody knows, or one that is read at the start only.
-fn refuse_change(key: &str) -> AdminError {
-    match TABLE.iter().any(|setting| setting.name == key) {
-        true => AdminError::invalid(format!("{key} is read at the start only: change it in the configuration file")),
-        false => AdminError::invalid(format!("Can't update non-dynamic configuration: {key}")),
-    }
-}
-
 async fn update(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    Err(refuse_change(&decode_percent(call.param("key"))))
+    let (key, value) = (call.name("key"), call.name("value"));
+    state.live.set(&state.service, &key, &value).await?;
+    tracing::info!(key, value, by = call.principal.acting(), "setting changed");
+    Ok(Reply::empty(StatusCode::OK))
 }
 
 async fn reset(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    Err(refuse_change(&decode_percent(call.param("key"))))
+    let key = call.name("key");
+    state.live.remove(&state.service, &key).await?;
+    tracing::info!(key, by = call.principal.acting(), "setting given back to the configuration");
+    Ok(Reply::empty(StatusCode::OK))
 }

@@ -19,6 +19,7 @@ mod error;
 mod failover;
 mod headers;
 mod listener;
+mod live;
 mod lookup;
 mod metrics;
 mod namespaces;
@@ -29,9 +30,11 @@ mod schemas;
 mod state;
 mod tenants;
 mod topics;
+mod unserved;
 
 pub use error::AdminError;
 pub use listener::{WebListener, serve};
+pub use live::{Apply, LiveSettings};
 pub use state::AdminState;
 
 use axum::Router;
@@ -58,6 +61,7 @@ pub fn router(state: AdminState) -> Router {
         .merge(lookup::routes())
         .merge(region_link::routes())
         .merge(failover::routes())
+        .merge(unserved::routes())
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));
     Router::new()
         .merge(guarded)

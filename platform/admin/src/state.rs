@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::live::LiveSettings;
 use axum::http::StatusCode;
 use meridian_broker::{BrokerError, BrokerService, Create};
 use meridian_door::{Action, Caller, Scope};
@@ -16,8 +17,8 @@ use std::sync::Arc;
 pub struct AdminState {
     /// The broker.
     pub service: Arc<BrokerService>,
-    /// Settings as the process was started with.
-    pub settings: Arc<Settings>,
+    /// Settings as the process was started with, and as they were changed since.
+    pub live: Arc<LiveSettings>,
     /// Figures of the floors below the broker.
     pub metrics: prometheus::Registry,
 }
@@ -25,7 +26,17 @@ pub struct AdminState {
 impl AdminState {
     /// Over a broker, with the settings to show and the figures to add to the broker's.
     pub fn new(service: Arc<BrokerService>, settings: Settings, metrics: prometheus::Registry) -> Self {
-        Self { service, settings: Arc::new(settings), metrics }
+        Self::with_live(service, LiveSettings::new(settings, Box::new(|_| {})), metrics)
+    }
+
+    /// As [`AdminState::new`], with settings whose changes are put in force.
+    pub fn with_live(service: Arc<BrokerService>, live: LiveSettings, metrics: prometheus::Registry) -> Self {
+        Self { service, live: Arc::new(live), metrics }
+    }
+
+    /// Settings in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.live.current()
     }
 
     /// Tenants, namespaces, topics.

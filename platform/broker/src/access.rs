@@ -39,6 +39,44 @@ impl Principal {
     }
 }
 
+/// What a proxy says of the client behind it.
+#[derive(Clone, Default)]
+pub struct Original {
+    /// Its role.
+    pub role: Option<String>,
+    /// How its credentials are to be checked.
+    pub method: Option<String>,
+    /// Its credentials, if the proxy forwards them.
+    pub data: Option<Vec<u8>>,
+}
+
+/// Why credentials were refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoginError {
+    /// Those of the connection.
+    #[error(transparent)]
+    Own(#[from] IdentityError),
+    /// Those of the client behind a proxy.
+    #[error("original credentials: {0}")]
+    Original(IdentityError),
+    /// The proxy says one role, the client's credentials another.
+    #[error("the original principal is not the role of the original credentials")]
+    Mismatch,
+    /// They are required and the proxy forwards none.
+    #[error("the proxy forwards no original credentials, which authenticateOriginalAuthData requires")]
+    Missing,
+}
+
+impl LoginError {
+    /// What the client is told. Who holds wrong credentials learns nothing; a proxy learns what to change.
+    pub fn told(&self) -> String {
+        match self {
+            LoginError::Own(_) | LoginError::Original(_) => "Failed to authenticate".to_owned(),
+            LoginError::Mismatch | LoginError::Missing => format!("Failed to authenticate: {self}"),
+        }
+    }
+}
+
 /// What a session asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish<'a> {
@@ -62,25 +100,52 @@ pub struct Access {
 }
 
 impl Access {
-    /// Checks credentials.
+    /// Checks credentials, and those of the client behind a proxy if they are forwarded.
     ///
     /// # Errors
-    /// [`IdentityError`] if they are not accepted.
+    /// [`LoginError`] if they are not accepted.
     pub fn authenticate(
         &self,
         method: &str,
         data: &[u8],
         certificates: Option<&[CertificateDer<'static>]>,
-        original: Option<String>,
-    ) -> Result<Principal, IdentityError> {
+        original: Original,
+    ) -> Result<Principal, LoginError> {
         let Some(identity) = &self.identity else { return Ok(Principal::nobody()) };
         let principal = identity.authenticate(method, data, certificates)?;
+        let speaks_for_other = self.door.is_proxy(&principal.role);
+        let (original, original_expires_ms) = self.original(identity, original, speaks_for_other)?;
         Ok(Principal {
             role: Some(principal.role),
             method: method.to_owned(),
-            original: original.filter(|role| !role.is_empty()),
-            expires_ms: principal.expires_ms,
+            original,
+            expires_ms: [principal.expires_ms, original_expires_ms].into_iter().flatten().min(),
         })
+    }
+
+    /// The client's role behind a proxy, and when its credentials end.
+    fn original(
+        &self,
+        identity: &Identity,
+        original: Original,
+        is_proxy: bool,
+    ) -> Result<(Option<String>, Option<u64>), LoginError> {
+        let said = original.role.filter(|role| !role.is_empty());
+        let Some(data) = original.data.filter(|data| !data.is_empty()) else {
+            let missing = is_proxy && self.door.requires_original_credentials();
+            return if missing { Err(LoginError::Missing) } else { Ok((said, None)) };
+        };
+        let method = original.method.unwrap_or_default();
+        if !identity.offers(&method) || method == "tls" {
+            // The anonymous role is for who shows nothing; a certificate does not pass through a proxy.
+            let method = method.chars().take(64).collect();
+            return Err(LoginError::Original(IdentityError::MethodNotOffered(method)));
+        }
+        let proven = identity.authenticate(&method, &data, None).map_err(LoginError::Original)?;
+        match said {
+            Some(said) if said != proven.role => Err(LoginError::Mismatch),
+            _ => Ok((Some(proven.role), proven.expires_ms)),
+        }
     }
 
     /// Whether proxy and client roles fit together.

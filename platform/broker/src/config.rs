@@ -29,7 +29,8 @@ pub struct SessionLimits {
     pub liveness_timeout_ms: u64,
     /// Publishes waiting for an answer per connection; reading stops above and resumes at half.
     pub max_pending_publishes: u32,
-    /// Bytes of publishes waiting for an answer per connection; reading stops above and resumes at half.
+    /// Bytes of publishes waiting for an answer per connection; reading stops above and resumes at half. As many may wait
+    /// for publish rates.
     pub max_pending_publish_bytes: u64,
     /// Slow commands (lookups, creations, seeks) in progress per connection; reading stops above.
     pub max_pending_commands: u32,
@@ -218,10 +219,14 @@ pub fn default_topic_limits() -> TopicLimits {
         dispatch_round_robin_entries: 20,
         backlog_quota_bytes: 0,
         backlog_quota_s: 0,
-        backlog_policy: 0,
+        backlog_bytes_policy: 0,
+        backlog_age_policy: 0,
         allowed_types: vec![Exclusive, Shared, Failover, KeyShared],
         publish_rate: (0, 0),
         dispatch_rate: (0, 0),
-        subscribe_rate: 0,
+        topic_dispatch_rate: (0, 0),
+        subscribe_rate: (0, 30),
+        subscription_expiration_minutes: 0,
+        compaction_threshold_bytes: 0,
     }
 }

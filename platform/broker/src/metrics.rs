@@ -6,6 +6,7 @@
 
 use crate::replication::ReplicationFigures;
 use crate::service::BrokerService;
+use meridian_topic::rates::total;
 use meridian_topic::{LinkStats, SubscriptionStats, TopicStats};
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, Registry, TextEncoder};
 use std::collections::BTreeMap;
@@ -147,6 +148,8 @@ fn add_topic(families: &mut Families, labels: &str, stats: &TopicStats) {
         ("pulsar_storage_logical_size", stats.storage_bytes as f64),
         ("pulsar_storage_backlog_size", stats.backlog_bytes as f64),
         ("pulsar_msg_backlog", backlog as f64),
+        ("pulsar_publish_rate_limit_times", stats.publish_limited_times as f64),
+        ("meridian_publishes_waiting", stats.publishes_waiting as f64),
         ("meridian_publish_latency_us_p50", stats.publish_latency_us_p50 as f64),
         ("meridian_publish_latency_us_p99", stats.publish_latency_us_p99 as f64),
     ];
@@ -190,9 +193,10 @@ fn add_link(families: &mut Families, labels: &str, figures: &ReplicationFigures,
 }
 
 fn add_subscription(families: &mut Families, labels: &str, stats: &SubscriptionStats) {
-    let ack_rate: f64 = stats.consumers.iter().map(|consumer| consumer.ack_rate).sum();
+    let ack_rate = total(stats.consumers.iter().map(|consumer| consumer.ack_rate));
     let figures = [
         ("pulsar_subscription_back_log", stats.backlog_entries as f64),
+        ("pulsar_subscription_back_log_size", stats.backlog_bytes as f64),
         ("pulsar_subscription_back_log_no_delayed", stats.backlog_entries.saturating_sub(stats.delayed_entries) as f64),
         ("pulsar_subscription_delayed", stats.delayed_entries as f64),
         ("pulsar_subscription_unacked_messages", stats.unacked_messages as f64),

@@ -8,7 +8,9 @@ use crate::error::BrokerError;
 use crate::factory::{FencedListener, TopicFactory, TopicSettings};
 use meridian_managed_ledger::{LogError, LogSettings, ManagedLedger, ManagedLedgers};
 use meridian_topic::api::BoxFuture;
-use meridian_topic::{NonPersistentTopic, PersistentTopic, SystemClock, TopicDeps, TopicEvents, TopicHandle, log_name};
+use meridian_topic::{
+    BrokerLimits, NonPersistentTopic, PersistentTopic, SystemClock, TopicDeps, TopicEvents, TopicHandle, log_name,
+};
 use meridian_types::{Domain, NamespaceName, TopicName};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -27,11 +29,30 @@ pub struct CheckIntervals {
     pub expiry_ms: u64,
     /// Backlog quotas.
     pub quota_ms: u64,
+    /// Whether a compaction is due.
+    pub compaction_ms: u64,
 }
 
 impl Default for CheckIntervals {
     fn default() -> Self {
-        Self { expiry_ms: 300_000, quota_ms: 60_000 }
+        Self { expiry_ms: 300_000, quota_ms: 60_000, compaction_ms: 60_000 }
+    }
+}
+
+/// What topics of one broker are run with.
+#[derive(Debug, Clone, Default)]
+pub struct StorageOptions {
+    /// Pauses between checks.
+    pub intervals: CheckIntervals,
+    /// Compaction keeps messages without a key.
+    pub compaction_keeps_keyless: bool,
+    /// Rates that all topics share.
+    pub limits: BrokerLimits,
+}
+
+impl From<CheckIntervals> for StorageOptions {
+    fn from(intervals: CheckIntervals) -> Self {
+        Self { intervals, ..Self::default() }
     }
 }
 
@@ -56,7 +77,8 @@ pub struct StorageFactory {
 
 impl StorageFactory {
     /// Over these logs; must be called within the runtime that topics shall use.
-    pub fn new(logs: Arc<ManagedLedgers>, intervals: CheckIntervals) -> Self {
+    pub fn new(logs: Arc<ManagedLedgers>, options: impl Into<StorageOptions>) -> Self {
+        let StorageOptions { intervals, compaction_keeps_keyless, limits } = options.into();
         let fenced = Arc::new(Fenced::default());
         let deps = TopicDeps {
             clock: Arc::new(SystemClock),
@@ -65,7 +87,9 @@ impl StorageFactory {
             expiry_check_ms: intervals.expiry_ms,
             quota_check_ms: intervals.quota_ms,
             ledgers: logs.ledgers(),
-            compaction_keeps_keyless: false,
+            compaction_check_ms: intervals.compaction_ms,
+            limits,
+            compaction_keeps_keyless,
             close_deadline_ms: CLOSE_DEADLINE_MS,
             fence_deadline_ms: FENCE_DEADLINE_MS,
         };
@@ -81,7 +105,10 @@ impl TopicFactory for StorageFactory {
     ) -> BoxFuture<'_, Result<Arc<dyn TopicHandle>, BrokerError>> {
         Box::pin(async move {
             let handle: Arc<dyn TopicHandle> = match name.domain() {
-                Domain::NonPersistent => NonPersistentTopic::new(name, settings.limits, self.deps.clock.clone()),
+                Domain::NonPersistent => {
+                    let (shared, clock) = (self.deps.limits.clone(), self.deps.clock.clone());
+                    NonPersistentTopic::new(name, settings.limits, shared, clock)
+                }
                 Domain::Persistent => {
                     let TopicSettings { limits, log } = settings;
                     PersistentTopic::open(name, &self.logs, log, limits, self.deps.clone()).await?

@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use crate::config::storage;
+use crate::floors;
 use meridian_settings::{Key, Settings};
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use std::path::Path;
 /// # Errors
 /// A folder that is in use or can't be read.
 pub fn rebuild_index(settings: &Settings, data_dir: &Path) -> Result<(), Failure> {
+    let _claim = floors::claim(data_dir)?;
     for index in 0..settings.count(Key::Bookies).max(1) {
         let config = storage::bookie(settings, data_dir, index);
         let id = config.id.clone();

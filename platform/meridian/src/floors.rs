@@ -14,11 +14,14 @@ use meridian_metadata::{Condition, RocksStore, SharedStore};
 use meridian_settings::{Key, Settings};
 use meridian_types::{BookieId, LedgerId, RegionId};
 use prometheus::Registry as Metrics;
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Where cookies of bookies stand in metadata.
 const COOKIES: &str = "bookies/cookies/";
+/// File whose lock says that a process works on the data folder.
+const CLAIM_FILE: &str = "in-use.lock";
 /// Ledgers asked for in one page of a listing.
 const LISTING_PAGE: usize = 1000;
 
@@ -97,7 +100,6 @@ impl Floors {
     /// # Errors
     /// The first folder that is in use, damaged or can't be made.
     pub async fn build(settings: &Settings, data_dir: &Path) -> Result<Self, Failure> {
-        std::fs::create_dir_all(data_dir).map_err(|e| format!("--data-dir {}: {e}", data_dir.display()))?;
         let store: SharedStore = Arc::new(RocksStore::open(&metadata_dir(data_dir))?);
         let metrics = Metrics::new();
         let mut all = Vec::new();
@@ -130,6 +132,23 @@ impl Floors {
     }
 }
 
+/// Claims a data folder for this process, as long as the file is kept; made if absent. The end of the process gives it
+/// back, however it ends.
+///
+/// # Errors
+/// The folder, if another process has it or it can't be written.
+pub fn claim(data_dir: &Path) -> Result<File, Failure> {
+    let named = |error: &dyn std::fmt::Display| format!("--data-dir {}: {error}", data_dir.display());
+    std::fs::create_dir_all(data_dir).map_err(|error| named(&error))?;
+    let file = File::options().create(true).truncate(false).write(true).open(data_dir.join(CLAIM_FILE));
+    let file = file.map_err(|error| named(&error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(named(&"the folder is in use by another process").into()),
+        Err(TryLockError::Error(error)) => Err(named(&error).into()),
+    }
+}
+
 async fn open_bookie(
     settings: &Settings,
     data_dir: &Path,
@@ -150,4 +169,20 @@ async fn open_bookie(
         store.put(&key, bookie.cookie(), Condition::Absent).await?;
     }
     Ok(bookie)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_owner_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("data");
+        let first = claim(&home).unwrap();
+        let refused = claim(&home).unwrap_err().to_string();
+        assert!(refused.contains("in use by another process") && refused.contains(home.to_str().unwrap()), "{refused}");
+        drop(first);
+        claim(&home).unwrap();
+    }
 }

@@ -4,23 +4,24 @@
 //! a signal, and takes them down from the top.
 //! Invariants: W1 ports are bound before anything is announced, and nothing is accepted before everything behind the
 //! ports is ready; W2 at the end topics close before the bookies do, bookies before metadata; W3 one process owns a data
-//! folder.
+//! folder, and claims it before it touches anything else.
 //! Failure: an error before "ready" ends the process with what to change; a second signal ends it at once.
 
 use crate::cli::{Failure, StandaloneArgs};
 use crate::config::{self, broker as broker_config};
-use crate::floors::{Bookies, Floors};
+use crate::floors::{self, Bookies, Floors};
 use crate::logging;
 use crate::ready::{self, Addresses};
 use crate::region_link;
-use meridian_admin::{AdminState, WebListener};
-use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory};
+use meridian_admin::{AdminState, LiveSettings, WebListener};
+use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory, live};
 use meridian_door::Door;
 use meridian_identity::{Identity, tls};
 use meridian_link::RegionLink;
 use meridian_metadata::SharedStore;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
+use meridian_topic::BrokerLimits;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
@@ -47,6 +48,11 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
         return Err("transactionCoordinatorEnabled=true: transactions are not served; expected false".into());
     }
     config::storage::check_quorums(&settings)?;
+    if settings.switch(Key::AuthenticationEnabled) && settings.list(Key::AuthenticationProviders).is_empty() {
+        let text = "authenticationEnabled=true: authenticationProviders is empty, so that nobody could log in; expected at \
+                    least one of token, basic, tls";
+        return Err(text.into());
+    }
     if settings.switch(Key::AuthorizationEnabled) && !settings.switch(Key::AuthenticationEnabled) {
         tracing::warn!(
             "authorizationEnabled=true without authenticationEnabled: nobody has a role, so everybody is refused"
@@ -80,6 +86,25 @@ fn named(key: &'static str, port: u16) -> impl Fn(std::io::Error) -> String {
     move |error| format!("{key}={port}: the port can't be bound: {error}")
 }
 
+/// The server side of TLS for a port, or which settings it needs.
+fn tls_config(
+    settings: &Settings,
+    key: &'static str,
+    port: u16,
+    alpn: &[&[u8]],
+) -> Result<Arc<rustls::ServerConfig>, Failure> {
+    let files = broker_config::tls_files(settings, alpn);
+    if files.certificate.is_empty() || files.key.is_empty() {
+        let missing: Vec<&str> = [(&files.certificate, "tlsCertificateFilePath"), (&files.key, "tlsKeyFilePath")]
+            .iter()
+            .filter(|(value, _)| value.is_empty())
+            .map(|(_, name)| *name)
+            .collect();
+        return Err(format!("{key}={port}: a port with TLS needs a certificate: set {}", missing.join(" and ")).into());
+    }
+    Ok(tls::server_config(&files)?)
+}
+
 fn bind(settings: &Settings) -> Result<Ports, Failure> {
     let host: IpAddr = settings
         .text(Key::BindAddress)
@@ -93,7 +118,7 @@ fn bind(settings: &Settings) -> Result<Ports, Failure> {
         ports.binary.push(listener);
     }
     if let Some(port) = settings.port(Key::BrokerServicePortTls) {
-        let config = tls::server_config(&broker_config::tls_files(settings, &[]))?;
+        let config = tls_config(settings, "brokerServicePortTls", port, &[])?;
         let address = SocketAddr::new(host, port);
         let listener = Listener::bind(address, Some(config), None).map_err(named("brokerServicePortTls", port))?;
         ports.at.binary_tls = Some(listener.local_address()?);
@@ -105,7 +130,7 @@ fn bind(settings: &Settings) -> Result<Ports, Failure> {
         ports.web.push(listener);
     }
     if let Some(port) = settings.port(Key::WebServicePortTls) {
-        let config = tls::server_config(&broker_config::tls_files(settings, &[b"http/1.1"]))?;
+        let config = tls_config(settings, "webServicePortTls", port, &[b"http/1.1"])?;
         let address = SocketAddr::new(host, port);
         let listener = WebListener::bind(address, Some(config)).map_err(named("webServicePortTls", port))?;
         ports.at.web_tls = Some(listener.local_address()?);
@@ -120,6 +145,7 @@ fn bind(settings: &Settings) -> Result<Ports, Failure> {
 }
 
 async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Result<(), Failure> {
+    let _claim = floors::claim(&args.data_dir)?;
     let ports = bind(settings)?;
     let floors = Floors::build(settings, &args.data_dir).await?;
     let link = region_link::link(settings)?;
@@ -136,6 +162,8 @@ async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Re
     if let Some(listener) = ports.region_link {
         tasks.push(tokio::spawn(answer_regions(link.clone(), listener)));
     }
+    let (live, followed) = (admin.live.clone(), service.clone());
+    tasks.push(tokio::spawn(async move { live.follow(&followed).await }));
     let garbage = collect_garbage(floors.bookies.clone(), floors.store.clone(), settings.count(Key::GcWaitTime));
     tasks.push(tokio::spawn(garbage));
     ready::announce(settings.text(Key::ClusterName), &ports.at, begun.elapsed(), args.ready_file.as_deref())?;
@@ -175,8 +203,13 @@ async fn broker(
     floors: &Floors,
     at: &Addresses,
 ) -> Result<(Arc<BrokerService>, AdminState), Failure> {
+    // What was changed while brokers run holds from the first moment.
+    let (in_force, refused) = settings.with_live(&live::load(&floors.store).await?);
+    for problem in refused {
+        tracing::warn!(problem, "a stored setting is passed over");
+    }
     let config = broker_config::broker(settings, at);
-    let (defaults, sharing) = (broker_config::defaults(settings), broker_config::sharing(settings));
+    let (defaults, sharing) = (broker_config::defaults(&in_force), broker_config::sharing(settings));
     let registry = Registry::open_with(floors.store.clone(), defaults, sharing).await?;
     let bundles = u32::try_from(settings.count(Key::DefaultNumberOfNamespaceBundles)).unwrap_or(4).max(1);
     registry.bootstrap(&broker_config::cluster_data(&config), bundles).await?;
@@ -185,13 +218,24 @@ async fn broker(
         false => None,
     };
     let access = Access { identity, door: Arc::new(Door::new(broker_config::door(settings), registry.clone())) };
-    let factory = StorageFactory::new(floors.logs.clone(), broker_config::check_intervals(settings));
+    let options = broker_config::storage_options(&in_force);
+    let live = live_settings(settings, registry.clone(), options.limits.clone());
+    let factory = StorageFactory::new(floors.logs.clone(), options);
     let linker = None;
     let parts =
         BrokerParts { config, store: floors.store.clone(), registry, factory: Arc::new(factory), access, linker };
     let service = BrokerService::new(parts).await?;
-    let admin = AdminState::new(service.clone(), settings.clone(), floors.metrics.clone());
+    let admin = AdminState::with_live(service.clone(), live, floors.metrics.clone());
     Ok((service, admin))
+}
+
+/// Settings whose changes become defaults of policies and shared rates.
+fn live_settings(settings: &Settings, registry: Arc<Registry>, limits: BrokerLimits) -> LiveSettings {
+    let apply = move |settings: &Settings| {
+        registry.set_defaults(broker_config::defaults(settings));
+        broker_config::put_shared_rates(settings, &limits);
+    };
+    LiveSettings::new(settings.clone(), Box::new(apply))
 }
 
 /// Takes everything down from the top (W2).

@@ -26,6 +26,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("Stamps", "regions/topology/src/stamp.rs"),
     ("What regions share", "regions/topology/src/object.rs"),
     ("Schemas", "platform/broker/src/schema/record.rs"),
+    ("Live settings", "platform/broker/src/live.rs"),
 ];
 
 fn root() -> PathBuf {

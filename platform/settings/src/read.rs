@@ -6,6 +6,7 @@ use crate::elsewhere::PULSAR_KEYS_WITHOUT_MEANING;
 use crate::nearest::nearest;
 use crate::table::{Key, Kind, Setting, TABLE};
 use meridian_types::{Classify, ErrorClass};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What ends a start.
@@ -140,6 +141,24 @@ impl Settings {
         Ok(Some(Notice::Unknown { origin, key, nearest: near }))
     }
 
+    /// The same with values that were changed while the broker runs, and what was wrong with those that are passed over:
+    /// no setting, none that can change, or a value that does not fit.
+    pub fn with_live(&self, values: &BTreeMap<String, String>) -> (Self, Vec<String>) {
+        let (mut changed, mut refused) = (self.clone(), Vec::new());
+        for (key, value) in values {
+            match TABLE.iter().find(|setting| setting.name == key) {
+                Some(setting) if setting.reloadable => {
+                    if let Err(error) = changed.set_pair("live", &format!("{key}={value}")) {
+                        refused.push(error.to_string());
+                    }
+                }
+                Some(_) => refused.push(format!("{key} can't change while the broker runs")),
+                None => refused.push(format!("{key} is not a known setting")),
+            }
+        }
+        (changed, refused)
+    }
+
     /// The value as text.
     pub fn text(&self, key: Key) -> &str {
         &self.values[key as usize]
@@ -242,6 +261,33 @@ mod tests {
         assert_eq!(settings.text(Key::ClusterName), "standalone");
         assert_eq!(settings.text(Key::TokenAuthClaim), "sub");
         assert_eq!(settings.port(Key::WebServicePort), None);
+    }
+
+    #[test]
+    fn live_values_are_checked_like_others() {
+        let settings = Settings::default();
+        let of = |key: &str, value: &str| settings.with_live(&BTreeMap::from([(key.to_owned(), value.to_owned())]));
+        let (changed, refused) = of("maxProducersPerTopic", "3");
+        assert_eq!((changed.count(Key::MaxProducersPerTopic), refused), (3, Vec::new()));
+        assert_eq!(
+            of("maxProducersPerTopic", "x").1,
+            ["live: maxProducersPerTopic=x: expected a whole number of things from 0"]
+        );
+        assert_eq!(of("clusterName", "x").1, ["clusterName can't change while the broker runs"]);
+        assert_eq!(of("nonsense", "x").1, ["nonsense is not a known setting"]);
+    }
+
+    #[test]
+    fn a_disk_threshold_is_a_share() {
+        let mut settings = Settings::default();
+        for bad in ["0", "95", "-1", "x"] {
+            let error =
+                settings.set_pair("broker.conf:7", &format!("diskUsageThreshold={bad}")).unwrap_err().to_string();
+            let expected =
+                format!("broker.conf:7: diskUsageThreshold={bad}: expected a share above 0 and at most 1, e.g. 0.95");
+            assert_eq!(error, expected);
+        }
+        settings.set_pair("--set", "diskUsageThreshold=1").unwrap();
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub enum Kind {
     Millis,
     /// A decimal number from 0.
     Decimal,
+    /// A decimal number, also negative.
+    SignedDecimal,
+    /// A share of a whole: above 0, at most 1.
+    Share,
     /// One of some words.
     Choice(&'static [&'static str]),
 }
@@ -50,7 +54,8 @@ impl Kind {
             Kind::Seconds => "seconds",
             Kind::Minutes => "minutes",
             Kind::Millis => "milliseconds",
-            Kind::Decimal => "decimal",
+            Kind::Decimal | Kind::SignedDecimal => "decimal",
+            Kind::Share => "share",
             Kind::Choice(words) => return words.join(" / "),
         };
         name.to_owned()
@@ -84,6 +89,14 @@ impl Kind {
                 Ok(number) if number.is_finite() && number >= 0.0 => Ok(()),
                 _ => Err("a decimal number from 0".to_owned()),
             },
+            Kind::SignedDecimal => match value.parse::<f64>() {
+                Ok(number) if number.is_finite() => Ok(()),
+                _ => Err("a decimal number".to_owned()),
+            },
+            Kind::Share => match value.parse::<f64>() {
+                Ok(number) if number > 0.0 && number <= 1.0 => Ok(()),
+                _ => Err("a share above 0 and at most 1, e.g. 0.95".to_owned()),
+            },
             Kind::Choice(words) if words.contains(&value) => Ok(()),
             Kind::Choice(words) => Err(format!("one of {}", words.join(", "))),
         }
@@ -103,10 +116,15 @@ pub struct Setting {
     pub pulsar: bool,
     /// What it does.
     pub effect: &'static str,
+    /// It can be changed while the broker runs (`brokers/configuration`).
+    pub reloadable: bool,
 }
 
 macro_rules! settings {
-    ($($key:ident: $name:literal, $kind:expr, $default:literal, $pulsar:literal, $effect:literal;)*) => {
+    // A row that ends in a word stands for a setting that can be changed while the broker runs.
+    (@reloadable) => { false };
+    (@reloadable reloadable) => { true };
+    ($($key:ident: $name:literal, $kind:expr, $default:literal, $pulsar:literal, $effect:literal $(, $word:ident)?;)*) => {
         /// A setting, as the code names it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Key {
@@ -115,7 +133,14 @@ macro_rules! settings {
 
         /// Every setting, in the order of [`Key`].
         pub const TABLE: &[Setting] = &[
-            $(Setting { name: $name, kind: $kind, default: $default, pulsar: $pulsar, effect: $effect },)*
+            $(Setting {
+                name: $name,
+                kind: $kind,
+                default: $default,
+                pulsar: $pulsar,
+                effect: $effect,
+                reloadable: settings!(@reloadable $($word)?),
+            },)*
         ];
     };
 }
@@ -149,6 +174,7 @@ settings! {
     SuperUserRoles: "superUserRoles", Kind::List, "", true, "Roles that may do everything.";
     AuthorizationAllowWildcardsMatching: "authorizationAllowWildcardsMatching", Kind::Switch, "false", true, "Roles in grants may be patterns: `name*` or `*name`.";
     ProxyRoles: "proxyRoles", Kind::List, "", true, "Roles that may speak for others (original principal).";
+    AuthenticateOriginalAuthData: "authenticateOriginalAuthData", Kind::Switch, "false", true, "Proxies must forward the credentials of their clients; what is forwarded is checked in any case.";
     TokenSecretKey: "tokenSecretKey", Kind::Secret, "", true, "Key of HMAC tokens: `file://…`, `data:;base64,…` or base64.";
     TokenPublicKey: "tokenPublicKey", Kind::Text, "", true, "Public key of signed tokens: `file://…` or `data:;base64,…`.";
     TokenPublicAlg: "tokenPublicAlg", Kind::Text, "RS256", true, "Algorithm of the public key: RS256, RS384, RS512, ES256, ES384, PS256, PS384, PS512.";
@@ -167,23 +193,37 @@ settings! {
     TopicLoadTimeoutSeconds: "topicLoadTimeoutSeconds", Kind::Seconds, "60", true, "A topic that does not load in time is refused.";
     ConnectionLivenessCheckTimeoutMillis: "connectionLivenessCheckTimeoutMillis", Kind::Millis, "5000", true, "How long the holder of a name may take to answer when another client wants it.";
     ConnectionOutboundHighWaterBytes: "connectionOutboundHighWaterBytes", Kind::Bytes, "1048576", false, "Dispatch to a connection pauses when so many bytes wait for its socket.";
-    AllowAutoTopicCreation: "allowAutoTopicCreation", Kind::Switch, "true", true, "Create topics at first use.";
-    AllowAutoTopicCreationType: "allowAutoTopicCreationType", Kind::Choice(&["non-partitioned", "partitioned"]), "non-partitioned", true, "What is created at first use.";
-    DefaultNumPartitions: "defaultNumPartitions", Kind::Count, "1", true, "Partitions of a topic created at first use.";
-    AllowAutoSubscriptionCreation: "allowAutoSubscriptionCreation", Kind::Switch, "true", true, "Create subscriptions when a consumer names them.";
-    MaxTopicsPerNamespace: "maxTopicsPerNamespace", Kind::Count, "0", true, "Topics at most; 0 = no limit.";
-    MaxProducersPerTopic: "maxProducersPerTopic", Kind::Count, "0", true, "Producers at most; 0 = no limit.";
-    MaxConsumersPerTopic: "maxConsumersPerTopic", Kind::Count, "0", true, "Consumers at most; 0 = no limit.";
-    MaxConsumersPerSubscription: "maxConsumersPerSubscription", Kind::Count, "0", true, "Consumers at most; 0 = no limit.";
-    MaxSubscriptionsPerTopic: "maxSubscriptionsPerTopic", Kind::Count, "0", true, "Subscriptions at most; 0 = no limit.";
+    AllowAutoTopicCreation: "allowAutoTopicCreation", Kind::Switch, "true", true, "Create topics at first use.", reloadable;
+    AllowAutoTopicCreationType: "allowAutoTopicCreationType", Kind::Choice(&["non-partitioned", "partitioned"]), "non-partitioned", true, "What is created at first use.", reloadable;
+    DefaultNumPartitions: "defaultNumPartitions", Kind::Count, "1", true, "Partitions of a topic created at first use.", reloadable;
+    AllowAutoSubscriptionCreation: "allowAutoSubscriptionCreation", Kind::Switch, "true", true, "Create subscriptions when a consumer names them.", reloadable;
+    MaxTopicsPerNamespace: "maxTopicsPerNamespace", Kind::Count, "0", true, "Topics at most; 0 = no limit.", reloadable;
+    MaxProducersPerTopic: "maxProducersPerTopic", Kind::Count, "0", true, "Producers at most; 0 = no limit.", reloadable;
+    MaxConsumersPerTopic: "maxConsumersPerTopic", Kind::Count, "0", true, "Consumers at most; 0 = no limit.", reloadable;
+    MaxConsumersPerSubscription: "maxConsumersPerSubscription", Kind::Count, "0", true, "Consumers at most; 0 = no limit.", reloadable;
+    MaxSubscriptionsPerTopic: "maxSubscriptionsPerTopic", Kind::Count, "0", true, "Subscriptions at most; 0 = no limit.", reloadable;
     MaxNumPartitionsPerPartitionedTopic: "maxNumPartitionsPerPartitionedTopic", Kind::Count, "0", true, "Partitions at most; 0 = no limit.";
     MaxConsumerMetadataSize: "maxConsumerMetadataSize", Kind::Count, "1024", true, "Characters of a consumer's metadata at most.";
     SubscriptionTypesEnabled: "subscriptionTypesEnabled", Kind::List, "Exclusive,Shared,Failover,Key_Shared", true, "Subscription types that may be used.";
     SubscriptionKeySharedUseConsistentHashing: "subscriptionKeySharedUseConsistentHashing", Kind::Switch, "true", true, "Share keys by a hash ring; otherwise by splitting ranges.";
     SubscriptionKeySharedConsistentHashingReplicaPoints: "subscriptionKeySharedConsistentHashingReplicaPoints", Kind::Count, "100", true, "Points of a consumer on the ring.";
     ActiveConsumerFailoverDelayTimeMillis: "activeConsumerFailoverDelayTimeMillis", Kind::Millis, "1000", true, "Wait before another consumer of a Failover subscription becomes active.";
-    MaxUnackedMessagesPerConsumer: "maxUnackedMessagesPerConsumer", Kind::Count, "50000", true, "Unacknowledged messages of a consumer at most (Shared, Key_Shared); 0 = no limit.";
-    MaxUnackedMessagesPerSubscription: "maxUnackedMessagesPerSubscription", Kind::Count, "200000", true, "Unacknowledged messages of a subscription at most; 0 = no limit.";
+    MaxUnackedMessagesPerConsumer: "maxUnackedMessagesPerConsumer", Kind::Count, "50000", true, "Unacknowledged messages of a consumer at most (Shared, Key_Shared); 0 = no limit.", reloadable;
+    MaxUnackedMessagesPerSubscription: "maxUnackedMessagesPerSubscription", Kind::Count, "200000", true, "Unacknowledged messages of a subscription at most; 0 = no limit.", reloadable;
+    MaxPublishRatePerTopicInMessages: "maxPublishRatePerTopicInMessages", Kind::Count, "0", true, "Messages per second that are stored of one topic at most; what is over waits. 0 = no limit.", reloadable;
+    MaxPublishRatePerTopicInBytes: "maxPublishRatePerTopicInBytes", Kind::Bytes, "0", true, "Bytes per second that are stored of one topic at most; 0 = no limit.", reloadable;
+    BrokerPublisherThrottlingMaxMessageRate: "brokerPublisherThrottlingMaxMessageRate", Kind::Count, "0", true, "Messages per second that are stored of all topics together at most; 0 = no limit.", reloadable;
+    BrokerPublisherThrottlingMaxByteRate: "brokerPublisherThrottlingMaxByteRate", Kind::Bytes, "0", true, "Bytes per second that are stored of all topics together at most; 0 = no limit.", reloadable;
+    DispatchThrottlingRateInMsg: "dispatchThrottlingRateInMsg", Kind::Count, "0", true, "Messages per second that are sent to the consumers of all topics together at most; 0 = no limit.", reloadable;
+    DispatchThrottlingRateInByte: "dispatchThrottlingRateInByte", Kind::Bytes, "0", true, "Bytes per second that are sent to the consumers of all topics together at most; 0 = no limit.", reloadable;
+    DispatchThrottlingRatePerTopicInMsg: "dispatchThrottlingRatePerTopicInMsg", Kind::Count, "0", true, "Messages per second that are sent to all consumers of one topic at most; 0 = no limit.", reloadable;
+    DispatchThrottlingRatePerTopicInByte: "dispatchThrottlingRatePerTopicInByte", Kind::Bytes, "0", true, "Bytes per second that are sent to all consumers of one topic at most; 0 = no limit.", reloadable;
+    DispatchThrottlingRatePerSubscriptionInMsg: "dispatchThrottlingRatePerSubscriptionInMsg", Kind::Count, "0", true, "Messages per second that are sent to the consumers of one subscription at most; 0 = no limit.", reloadable;
+    DispatchThrottlingRatePerSubscriptionInByte: "dispatchThrottlingRatePerSubscriptionInByte", Kind::Bytes, "0", true, "Bytes per second that are sent to the consumers of one subscription at most; 0 = no limit.", reloadable;
+    SubscribeThrottlingRatePerConsumer: "subscribeThrottlingRatePerConsumer", Kind::Count, "0", true, "Times that one consumer (host, subscription, name) may subscribe to a topic in a period; 0 = no limit.", reloadable;
+    SubscribeRatePeriodPerConsumerInSecond: "subscribeRatePeriodPerConsumerInSecond", Kind::Seconds, "30", true, "That period.", reloadable;
+    StrictlyVerifySubscriptionName: "strictlyVerifySubscriptionName", Kind::Switch, "false", true, "Refuse subscriptions whose names hold anything but letters, digits and `_ - = : .`.";
+    SubscriptionExpirationTimeMinutes: "subscriptionExpirationTimeMinutes", Kind::Minutes, "0", true, "Delete subscriptions that nobody used for so long; 0 = never.", reloadable;
     AcknowledgmentAtBatchIndexLevelEnabled: "acknowledgmentAtBatchIndexLevelEnabled", Kind::Switch, "true", true, "Keep acknowledgements of single messages of a batch.";
     DispatcherMaxReadBatchSize: "dispatcherMaxReadBatchSize", Kind::Count, "1000", true, "Entries per read of a dispatcher at most (Pulsar: 100). A dispatcher that is behind gets one turn among all busy connections; what it takes in a turn is its share.";
     DispatcherMaxReadSizeBytes: "dispatcherMaxReadSizeBytes", Kind::Bytes, "5242880", true, "Bytes per read of a dispatcher at most.";
@@ -191,33 +231,38 @@ settings! {
     SubscriptionPatternMaxLength: "subscriptionPatternMaxLength", Kind::Count, "50", true, "Longest pattern that is evaluated here; longer ones are left to the client.";
     EnableBrokerTopicListWatcher: "enableBrokerTopicListWatcher", Kind::Switch, "true", true, "Push changes of a namespace's topic list to clients that watch it.";
     ExposingBrokerEntryMetadataToClientEnabled: "exposingBrokerEntryMetadataToClientEnabled", Kind::Switch, "false", true, "Send index and broker time with messages to clients that ask for it.";
-    DelayedDeliveryEnabled: "delayedDeliveryEnabled", Kind::Switch, "true", true, "Hold messages back until they are due.";
-    DelayedDeliveryTickTimeMillis: "delayedDeliveryTickTimeMillis", Kind::Millis, "1000", true, "Precision of delayed delivery.";
-    DelayedDeliveryMaxDelayInMillis: "delayedDeliveryMaxDelayInMillis", Kind::Millis, "0", true, "Longest delay; 0 = no limit.";
-    TtlDurationDefaultInSeconds: "ttlDurationDefaultInSeconds", Kind::Seconds, "0", true, "Messages older than that are acknowledged by the broker; 0 = never.";
+    DelayedDeliveryEnabled: "delayedDeliveryEnabled", Kind::Switch, "true", true, "Hold messages back until they are due.", reloadable;
+    DelayedDeliveryTickTimeMillis: "delayedDeliveryTickTimeMillis", Kind::Millis, "1000", true, "Precision of delayed delivery.", reloadable;
+    DelayedDeliveryMaxDelayInMillis: "delayedDeliveryMaxDelayInMillis", Kind::Millis, "0", true, "Longest delay; 0 = no limit.", reloadable;
+    TtlDurationDefaultInSeconds: "ttlDurationDefaultInSeconds", Kind::Seconds, "0", true, "Messages older than that are acknowledged by the broker; 0 = never.", reloadable;
     MessageExpiryCheckIntervalInMinutes: "messageExpiryCheckIntervalInMinutes", Kind::Minutes, "5", true, "Look for expired messages every so often.";
     MessageExpiryCheckIntervalInSeconds: "messageExpiryCheckIntervalInSeconds", Kind::Seconds, "0", false, "The same in seconds; 0 = the setting in minutes counts.";
     BacklogQuotaCheckEnabled: "backlogQuotaCheckEnabled", Kind::Switch, "true", true, "Backlog quotas are in force.";
     BacklogQuotaCheckIntervalInSeconds: "backlogQuotaCheckIntervalInSeconds", Kind::Seconds, "60", true, "Look at backlog quotas every so often.";
-    BacklogQuotaDefaultLimitBytes: "backlogQuotaDefaultLimitBytes", Kind::Number, "-1", true, "Backlog of a topic at most in bytes; −1 = no limit.";
-    BacklogQuotaDefaultLimitSecond: "backlogQuotaDefaultLimitSecond", Kind::Number, "-1", true, "Age of the oldest unacknowledged message at most; −1 = no limit.";
-    BacklogQuotaDefaultRetentionPolicy: "backlogQuotaDefaultRetentionPolicy", Kind::Choice(&["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]), "producer_request_hold", true, "What happens at the limit.";
-    BrokerDeduplicationEnabled: "brokerDeduplicationEnabled", Kind::Switch, "false", true, "Drop messages that a producer sent twice.";
+    BacklogQuotaDefaultLimitBytes: "backlogQuotaDefaultLimitBytes", Kind::Number, "-1", true, "Backlog of a topic at most in bytes; −1 = no limit.", reloadable;
+    BacklogQuotaDefaultLimitGB: "backlogQuotaDefaultLimitGB", Kind::SignedDecimal, "-1", true, "The same in GiB, an older name; counts if the limit in bytes is not set.";
+    BacklogQuotaDefaultLimitSecond: "backlogQuotaDefaultLimitSecond", Kind::Number, "-1", true, "Age of the oldest unacknowledged message at most; −1 = no limit.", reloadable;
+    BacklogQuotaDefaultRetentionPolicy: "backlogQuotaDefaultRetentionPolicy", Kind::Choice(&["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]), "producer_request_hold", true, "What happens at the limit.", reloadable;
+    BrokerDeduplicationEnabled: "brokerDeduplicationEnabled", Kind::Switch, "false", true, "Drop messages that a producer sent twice.", reloadable;
     BrokerDeduplicationMaxNumberOfProducers: "brokerDeduplicationMaxNumberOfProducers", Kind::Count, "10000", true, "Producers remembered per topic at most.";
     BrokerDeduplicationEntriesInterval: "brokerDeduplicationEntriesInterval", Kind::Count, "1000", true, "Write a snapshot of the marks every so many entries.";
-    BrokerDeleteInactiveTopicsEnabled: "brokerDeleteInactiveTopicsEnabled", Kind::Switch, "true", true, "Delete topics that nobody uses.";
+    BrokerServiceCompactionMonitorIntervalInSeconds: "brokerServiceCompactionMonitorIntervalInSeconds", Kind::Seconds, "60", true, "Look for topics that are due for compaction every so often.";
+    BrokerServiceCompactionThresholdInBytes: "brokerServiceCompactionThresholdInBytes", Kind::Bytes, "0", true, "Compact a topic by itself when so many bytes came since the last time; 0 = never.", reloadable;
+    TopicCompactionRetainNullKey: "topicCompactionRetainNullKey", Kind::Switch, "false", true, "Compaction keeps messages without a key.";
+    BrokerDeleteInactiveTopicsEnabled: "brokerDeleteInactiveTopicsEnabled", Kind::Switch, "true", true, "Delete topics that nobody uses.", reloadable;
     BrokerDeleteInactiveTopicsFrequencySeconds: "brokerDeleteInactiveTopicsFrequencySeconds", Kind::Seconds, "60", true, "Look for them every so often.";
-    BrokerDeleteInactiveTopicsMode: "brokerDeleteInactiveTopicsMode", Kind::Choice(&["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]), "delete_when_no_subscriptions", true, "Which topics count as unused.";
+    BrokerDeleteInactiveTopicsMode: "brokerDeleteInactiveTopicsMode", Kind::Choice(&["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]), "delete_when_no_subscriptions", true, "Which topics count as unused.", reloadable;
     BrokerDeleteInactiveTopicsMaxInactiveDurationSeconds: "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds", Kind::Seconds, "0", true, "How long a topic must be unused; 0 = the checking interval.";
+    BrokerDeleteInactivePartitionedTopicMetadataEnabled: "brokerDeleteInactivePartitionedTopicMetadataEnabled", Kind::Switch, "false", true, "When the last partition of a topic is deleted because nobody uses it, delete the partitioned topic, too.";
     TopicLevelPoliciesEnabled: "topicLevelPoliciesEnabled", Kind::Switch, "true", true, "Topics may have policies of their own.";
     TransactionCoordinatorEnabled: "transactionCoordinatorEnabled", Kind::Switch, "false", true, "Transactions are not served; `true` is refused at the start.";
-    SchemaCompatibilityStrategy: "schemaCompatibilityStrategy", Kind::Choice(&["UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"]), "FULL", true, "Which new schemas are taken.";
-    IsSchemaValidationEnforced: "isSchemaValidationEnforced", Kind::Switch, "false", true, "Refuse producers without a schema on topics that have one.";
-    IsAllowAutoUpdateSchemaEnabled: "isAllowAutoUpdateSchemaEnabled", Kind::Switch, "true", true, "Producers may register new schemas.";
+    SchemaCompatibilityStrategy: "schemaCompatibilityStrategy", Kind::Choice(&["UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE", "BACKWARD", "FORWARD", "FULL", "BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"]), "FULL", true, "Which new schemas are taken.", reloadable;
+    IsSchemaValidationEnforced: "isSchemaValidationEnforced", Kind::Switch, "false", true, "Refuse producers without a schema on topics that have one.", reloadable;
+    IsAllowAutoUpdateSchemaEnabled: "isAllowAutoUpdateSchemaEnabled", Kind::Switch, "true", true, "Producers may register new schemas.", reloadable;
     EncryptionRequireOnProducer: "encryptionRequireOnProducer", Kind::Switch, "false", true, "Producers must encrypt.";
     DefaultNumberOfNamespaceBundles: "defaultNumberOfNamespaceBundles", Kind::Count, "4", true, "Bundles of a new namespace.";
-    DefaultRetentionTimeInMinutes: "defaultRetentionTimeInMinutes", Kind::Number, "0", true, "Keep acknowledged messages that long; −1 = for ever.";
-    DefaultRetentionSizeInMB: "defaultRetentionSizeInMB", Kind::Number, "0", true, "Keep acknowledged messages up to that size; −1 = without limit.";
+    DefaultRetentionTimeInMinutes: "defaultRetentionTimeInMinutes", Kind::Number, "0", true, "Keep acknowledged messages that long; −1 = for ever.", reloadable;
+    DefaultRetentionSizeInMB: "defaultRetentionSizeInMB", Kind::Number, "0", true, "Keep acknowledged messages up to that size; −1 = without limit.", reloadable;
     ManagedLedgerDefaultEnsembleSize: "managedLedgerDefaultEnsembleSize", Kind::Count, "1", true, "E: bookies of a new ledger.";
     ManagedLedgerDefaultWriteQuorum: "managedLedgerDefaultWriteQuorum", Kind::Count, "1", true, "Qw: copies of an entry.";
     ManagedLedgerDefaultAckQuorum: "managedLedgerDefaultAckQuorum", Kind::Count, "1", true, "Qa: copies that must be durable before an entry counts.";
@@ -241,8 +286,8 @@ settings! {
     DbStorageReadAheadCacheMaxSizeMb: "dbStorage_readAheadCacheMaxSizeMb", Kind::Count, "32", true, "Read cache of a bookie in MiB.";
     LogSizeLimit: "logSizeLimit", Kind::Bytes, "1073741824", true, "Size of an entry log in bytes.";
     FlushInterval: "flushInterval", Kind::Millis, "60000", true, "Flush a write cache that is not full after that time.";
-    DiskUsageThreshold: "diskUsageThreshold", Kind::Decimal, "0.95", true, "A bookie turns read-only above this share of its disk.";
-    DiskUsageLwmThreshold: "diskUsageLwmThreshold", Kind::Decimal, "0.90", true, "It takes writes again below this share.";
+    DiskUsageThreshold: "diskUsageThreshold", Kind::Share, "0.95", true, "A bookie turns read-only above this share of its disk.";
+    DiskUsageLwmThreshold: "diskUsageLwmThreshold", Kind::Share, "0.90", true, "It takes writes again below this share.";
     DiskQuotaMB: "diskQuotaMB", Kind::Count, "0", false, "Count use against this size in MiB instead of the disk's; 0 = the disk's.";
     GcWaitTime: "gcWaitTime", Kind::Millis, "900000", true, "Look for deleted ledgers every so often.";
     MinorCompactionThreshold: "minorCompactionThreshold", Kind::Decimal, "0.2", true, "Rewrite entry logs with less than this share in use.";

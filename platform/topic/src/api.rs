@@ -1,6 +1,6 @@
 //! The words and calls between a session (or the admin API) and a topic.
 
-use crate::compaction::CompactionStatus;
+use crate::compaction::{CompactionFigures, CompactionStatus};
 use bytes::Bytes;
 use meridian_managed_ledger::{CursorInfo, LogEntry, LogError, LogInfo};
 use meridian_types::{Classify, ErrorClass, Position, TopicName};
@@ -43,6 +43,8 @@ pub trait ClientSink: Send + Sync {
     fn consumer_moved(&self, consumer_id: u64, _to: &MovedTo) {
         self.close_consumer(consumer_id);
     }
+    /// Sends of this producer wait for the publish rate from now on, or none does any more.
+    fn publishes_held(&self, _producer_id: u64, _is_held: bool) {}
     /// Sends messages, in this order.
     fn deliver(&self, consumer_id: u64, deliveries: Vec<Delivery>);
     /// Failover: this consumer became active or inactive.
@@ -362,20 +364,28 @@ pub struct TopicLimits {
     pub dispatch_read_bytes: u64,
     /// Entries per consumer and round (Shared).
     pub dispatch_round_robin_entries: u32,
-    /// Backlog over this size: see `backlog_policy`.
+    /// Backlog over this size: see `backlog_bytes_policy`.
     pub backlog_quota_bytes: u64,
-    /// Oldest unacked message over this age in seconds: see `backlog_policy`.
+    /// Oldest unacked message over this age in seconds: see `backlog_age_policy`.
     pub backlog_quota_s: u64,
     /// 0 = producer_request_hold, 1 = producer_exception, 2 = consumer_backlog_eviction.
-    pub backlog_policy: u8,
+    pub backlog_bytes_policy: u8,
+    /// The same words for the age.
+    pub backlog_age_policy: u8,
     /// Subscription types that may be used.
     pub allowed_types: Vec<SubscriptionType>,
     /// Publish rates at most: messages, bytes per second.
     pub publish_rate: (u64, u64),
+    /// Dispatch rates at most of all subscriptions together: messages, bytes per second.
+    pub topic_dispatch_rate: (u64, u64),
     /// Dispatch rates at most per subscription: messages, bytes per second.
     pub dispatch_rate: (u64, u64),
-    /// Subscribe calls per consumer and second at most.
-    pub subscribe_rate: u32,
+    /// Subscribe calls per consumer at most in a period, and the period in seconds.
+    pub subscribe_rate: (u32, u32),
+    /// Durable subscriptions without consumers that nobody moved for so long are deleted, in minutes.
+    pub subscription_expiration_minutes: u32,
+    /// Compaction starts by itself when so many bytes are not compacted.
+    pub compaction_threshold_bytes: u64,
 }
 
 /// What the wire's `ServerError` would be.
@@ -500,6 +510,7 @@ pub struct ConsumerStats {
     pub ack_rate: f64,
     pub last_acked_ms: u64,
     pub last_consumed_ms: u64,
+    pub last_flow_ms: u64,
     pub key_hash_ranges: Vec<(u32, u32)>,
 }
 
@@ -514,6 +525,12 @@ pub struct SubscriptionStats {
     pub replicated: bool,
     /// Entries not acked.
     pub backlog_entries: u64,
+    /// About how many bytes they are.
+    pub backlog_bytes: u64,
+    /// Where its dispatch reads on; `None` without consumers.
+    pub read_position: Option<Position>,
+    /// Entries that wait to be sent again, or for their key.
+    pub replay_entries: u64,
     pub delayed_entries: u64,
     pub unacked_messages: u64,
     pub blocked_on_unacked: bool,
@@ -557,6 +574,12 @@ pub struct TopicStats {
     pub deduplication: bool,
     pub publish_latency_us_p50: u64,
     pub publish_latency_us_p99: u64,
+    /// Times that sends had to wait for the publish rate.
+    pub publish_limited_times: u64,
+    /// Sends that wait for it now.
+    pub publishes_waiting: u64,
+    /// How compactions went since the load, and what the last one left.
+    pub compaction: CompactionFigures,
     pub producers: Vec<ProducerStats>,
     /// Producers of other regions' replicators.
     pub links: Vec<LinkStats>,
@@ -636,6 +659,11 @@ pub trait TopicHandle: Send + Sync {
     fn peek(&self, name: String, nth: u64) -> BoxFuture<'_, Result<Option<LogEntry>, TopicError>>;
     /// Admin: the entry at a position.
     fn entry(&self, position: Position) -> BoxFuture<'_, Result<Option<LogEntry>, TopicError>>;
+    /// Admin: the first entry after the last one published before that time (ms since 1970), or where the next one will be.
+    fn position_at(&self, _publish_time_ms: u64) -> BoxFuture<'_, Result<Position, TopicError>> {
+        let error = TopicError::new(TopicErrorKind::NotAllowed, "This topic keeps no messages to look for");
+        Box::pin(std::future::ready(Err(error)))
+    }
     /// Admin: starts a compaction; statistics tell how it went.
     fn compact(&self) -> BoxFuture<'_, Result<(), TopicError>>;
     /// Admin: how the last compaction went.

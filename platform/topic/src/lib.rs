@@ -11,6 +11,7 @@ pub mod compaction;
 pub mod dedup;
 pub mod delayed;
 mod dispatch;
+mod figures;
 pub mod nonpersistent;
 pub mod origins;
 pub mod persistent;
@@ -27,4 +28,5 @@ pub use api::{
 };
 pub use clock::{Clock, SystemClock};
 pub use nonpersistent::NonPersistentTopic;
-pub use persistent::{PersistentTopic, TopicDeps, TopicEvents, log_name};
+pub use persistent::{ACK_PROPERTY_PREFIX, PersistentTopic, TopicDeps, TopicEvents, log_name};
+pub use rates::BrokerLimits;

@@ -433,7 +433,8 @@ async fn b066_equal_sequence_ids_are_stored_once() {
 /// The deduplication cursor is nobody's backlog.
 #[tokio::test]
 async fn b068_internal_cursors_hold_no_quota() {
-    let with_quota = TopicLimits { deduplication: true, backlog_quota_bytes: 1000, backlog_policy: 1, ..limits() };
+    let with_quota =
+        TopicLimits { deduplication: true, backlog_quota_bytes: 1000, backlog_bytes_policy: 1, ..limits() };
     let bench = Bench::with_limits(with_quota).await;
     let client = Client::new();
     let consumer = join(&bench, &client, 1, SubscriptionType::Exclusive).await;

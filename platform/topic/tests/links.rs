@@ -197,7 +197,7 @@ async fn markers_are_stored_once_and_never_delivered() {
 /// Limits of tenants do not bind a link; a backlog over its quota does, until there is room, without anybody's help.
 #[tokio::test]
 async fn b002_b003_a_full_backlog_refuses_a_link_and_lets_it_in_again_by_itself() {
-    let quota = TopicLimits { max_producers: 1, backlog_quota_bytes: 60, backlog_policy: 1, ..limits() };
+    let quota = TopicLimits { max_producers: 1, backlog_quota_bytes: 60, backlog_bytes_policy: 1, ..limits() };
     let bench = Bench::with_limits(quota).await;
     let tenant = Client::new();
     bench.producer(&tenant, 9, "tenant").await;

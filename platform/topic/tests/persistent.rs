@@ -352,7 +352,7 @@ async fn expiry_acks_what_is_too_old() {
 
 #[tokio::test]
 async fn b102_backlog_quotas_by_size_and_age() {
-    let bench = Bench::with_limits(TopicLimits { backlog_quota_bytes: 10, backlog_policy: 1, ..limits() }).await;
+    let bench = Bench::with_limits(TopicLimits { backlog_quota_bytes: 10, backlog_bytes_policy: 1, ..limits() }).await;
     let at = || SeekTo::Position(Position::EARLIEST, Vec::new());
     bench.topic.create_subscription("s".to_owned(), at(), Default::default(), false).await.unwrap();
     let client = Client::new();
@@ -371,7 +371,7 @@ async fn b102_backlog_quotas_by_size_and_age() {
     while !again().await {
         tokio::task::yield_now().await;
     }
-    bench.topic.set_limits(TopicLimits { backlog_quota_s: 60, backlog_policy: 2, ..limits() });
+    bench.topic.set_limits(TopicLimits { backlog_quota_s: 60, backlog_age_policy: 2, ..limits() });
     bench.publish_numbers(0, 2).await;
     bench.region.advance(61_000);
     bench.publish_numbers(2, 1).await;

@@ -63,6 +63,8 @@ pub struct DoorConfig {
     pub rules: AccessRules,
     /// `proxyRoles`.
     pub proxy_roles: BTreeSet<String>,
+    /// `authenticateOriginalAuthData`: proxies must forward their clients' credentials.
+    pub original_credentials: bool,
 }
 
 /// See the crate.
@@ -85,6 +87,11 @@ impl Door {
     /// Whether a role is a proxy's.
     pub fn is_proxy(&self, role: &str) -> bool {
         self.config.proxy_roles.contains(role)
+    }
+
+    /// Whether proxies must forward their clients' credentials.
+    pub fn requires_original_credentials(&self) -> bool {
+        self.config.original_credentials
     }
 
     /// Whether a role is a super user's.

@@ -18,7 +18,7 @@ async fn door(authorization: bool) -> (Door, Arc<Registry>) {
     registry.create_tenant("t", &tenant).await.unwrap();
     registry.create_namespace(&NamespaceName::parse("t/n").unwrap(), Policies::default()).await.unwrap();
     let rules = AccessRules { super_users: set("root"), wildcards: false };
-    let config = DoorConfig { authorization, rules, proxy_roles: set("proxy") };
+    let config = DoorConfig { authorization, rules, proxy_roles: set("proxy"), original_credentials: false };
     (Door::new(config, registry.clone()), registry)
 }
 

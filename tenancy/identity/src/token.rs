@@ -37,6 +37,14 @@ pub(crate) struct Tokens {
 
 impl Tokens {
     pub(crate) fn new(config: &TokenConfig) -> Result<Self, IdentityError> {
+        if config.secret_key.is_empty() && config.public_key.is_empty() {
+            return Err(IdentityError::Config {
+                setting: "authenticationProviders",
+                reason: "token authentication needs a key: set tokenSecretKey (HMAC tokens) or tokenPublicKey with \
+                         tokenPublicAlg (signed tokens)"
+                    .to_owned(),
+            });
+        }
         let (key, algorithms) = if config.secret_key.is_empty() { public_key(config)? } else { secret_key(config)? };
         let mut validation = Validation::new(algorithms[0]);
         validation.algorithms = algorithms;
@@ -189,6 +197,12 @@ mod tests {
         assert_eq!(tokens.authenticate(good.as_bytes()).unwrap().expires_ms, Some(99_999_999_999_000));
         assert!(tokens.authenticate(signed(&json!({"sub": "a", "aud": "other"})).as_bytes()).is_err());
         assert!(tokens.authenticate(signed(&json!({"sub": "a"})).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_provider_without_a_key_names_the_settings_that_hold_one() {
+        let error = Tokens::new(&TokenConfig::default()).err().unwrap().to_string();
+        assert!(error.contains("tokenSecretKey") && error.contains("tokenPublicKey"), "{error}");
     }
 
     #[test]

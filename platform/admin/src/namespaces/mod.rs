@@ -32,6 +32,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&under("/topics"), get(topics))
         .route(&under("/unload"), put(unload))
         .route(&under("/{bundle}/unload"), put(unload))
+        .route(&under("/{bundle}/split"), put(split))
         .route(&under("/clearBacklog"), post(clear_backlog))
         .route(&under("/clearBacklog/{subscription}"), post(clear_backlog))
         .route(&under("/{bundle}/clearBacklog"), post(clear_backlog))
@@ -151,6 +152,16 @@ async fn unload(State(state): Given, call: Call) -> Answer {
         state.service.unload_topic(&topic).await?;
     }
     Ok(Reply::done())
+}
+
+/// Bundles are cut when the namespace is created.
+async fn split(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    check_bundle(&state, &call, &namespace)?;
+    Err(AdminError::invalid(
+        "Bundles can't be split: one broker serves all of them, so that nothing would be gained; create the namespace \
+         with more bundles instead",
+    ))
 }
 
 /// Skips everything, on all subscriptions or on one, wherever it exists.

@@ -7,6 +7,7 @@ use crate::error::AdminError;
 use crate::policy_table::{Input, Row, count, field, rate, shown};
 use crate::reply::Reply;
 use crate::state::AdminState;
+use crate::unserved::not_served;
 use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
@@ -190,6 +191,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&under("/{policy}"), get(read).post(write).put(write).delete(remove))
         .route(&under("/backlogQuotaMap"), get(quotas))
         .route(&under("/backlogQuota"), axum::routing::post(set_quota).delete(remove_quota))
+        .route(&under("/persistence/bookieAffinity"), get(affinity).post(set_affinity).delete(remove_affinity))
         .route(&under("/removeOffloadPolicies"), axum::routing::delete(remove_offload))
         .route(&under("/property/{key}/{value}"), axum::routing::put(set_property))
         .route(&under("/property/{key}"), get(property).delete(remove_property))
@@ -304,6 +306,25 @@ async fn remove_quota(State(state): Given, call: Call) -> Answer {
 async fn remove_offload(State(state): Given, call: Call) -> Answer {
     change(&state, &call, "offloadPolicies", |policies| {
         policies.offload_policies = None;
+        Ok(())
+    })
+    .await
+}
+
+async fn affinity(State(state): Given, call: Call) -> Answer {
+    let namespace = state.administered_namespace(&call)?;
+    let policies = state.registry().namespace(&namespace).unwrap_or_default();
+    Ok(Reply::setting(&shown(&policies.bookie_affinity_group)))
+}
+
+async fn set_affinity(State(state): Given, call: Call) -> Answer {
+    state.administered_namespace(&call)?;
+    Err(not_served("Bookie affinity is not served: bookies have no groups here, so that it would have no effect"))
+}
+
+async fn remove_affinity(State(state): Given, call: Call) -> Answer {
+    change(&state, &call, "bookieAffinity", |policies| {
+        policies.bookie_affinity_group = None;
         Ok(())
     })
     .await

@@ -23,6 +23,7 @@ const MAX_UNPACKED_BYTES: usize = 64 << 20;
 pub fn routes() -> Router<AdminState> {
     Router::new()
         .route(&of_topic("/lastMessageId"), get(last_id))
+        .route(&of_topic("/messageid/{timestamp}"), get(id_at))
         .route(&of_topic("/subscription/{subscription}/position/{nth}"), get(peek))
         .route(&of_topic("/ledger/{ledger}/entry/{entry}"), get(by_id))
 }
@@ -50,6 +51,19 @@ async fn last_id(State(state): Given, call: Call) -> Answer {
         id["batchSize"] = Value::from(summary.messages());
     }
     Ok(Reply::json(&id))
+}
+
+/// The id of the first message published at or after a time; where the next one will be if there is none.
+async fn id_at(State(state): Given, call: Call) -> Answer {
+    let topic = state.topic_for(&call, Action::Lookup)?;
+    if topic.domain() == Domain::NonPersistent {
+        return Err(AdminError::not_allowed("GetMessageId by timestamp on a non-persistent topic is not allowed"));
+    }
+    state.require_unpartitioned(&topic, "GetMessageId by timestamp on")?;
+    let time_ms = u64::try_from(call.number("timestamp")?);
+    let time_ms = time_ms.map_err(|_| AdminError::invalid("the time is in ms since 1970, from 0"))?;
+    let position = state.load(&topic).await?.position_at(time_ms).await?;
+    Ok(Reply::json(&id_of(&topic, position)))
 }
 
 /// Payload as bytes, metadata as headers.

@@ -147,7 +147,7 @@ fn row(call: &Call) -> Result<&'static Line, AdminError> {
 /// The topic of the path, which exists and may have policies.
 async fn target(state: &AdminState, call: &Call) -> Result<TopicName, AdminError> {
     let topic = state.topic_for(call, Action::Administer)?;
-    if !state.settings.switch(Key::TopicLevelPoliciesEnabled) {
+    if !state.settings().switch(Key::TopicLevelPoliciesEnabled) {
         return Err(AdminError::not_allowed(
             "Topic level policies is disabled, to enable the topic level policy and retry.",
         ));

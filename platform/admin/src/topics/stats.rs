@@ -14,15 +14,24 @@ use axum::extract::State;
 use axum::routing::get;
 use meridian_door::Action;
 use meridian_managed_ledger::{CursorInfo, LogInfo};
-use meridian_topic::{AccessMode, ConsumerStats, ProducerStats, SubscriptionStats, SubscriptionType, TopicStats};
-use meridian_types::{Domain, TopicName};
+use meridian_topic::rates::total as total_rate;
+use meridian_topic::{
+    ACK_PROPERTY_PREFIX, AccessMode, ConsumerStats, ProducerStats, SubscriptionStats, SubscriptionType, TopicHandle,
+    TopicStats,
+};
+use meridian_types::{Domain, Position, TopicName};
+use meridian_wire::payload;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub fn routes() -> Router<AdminState> {
     Router::new()
         .route(&of_topic("/stats"), get(stats))
         .route(&of_topic("/partitioned-stats"), get(partitioned))
         .route(&of_topic("/internalStats"), get(internal))
+        .route(&of_topic("/internal-info"), get(info))
         .route(&of_topic("/partitioned-internalStats"), get(partitioned_internal))
 }
 
@@ -45,9 +54,38 @@ impl Shown {
 async fn stats(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Lookup)?;
     let handle = state.load(&topic).await?;
-    let mut shown = topic_stats(&state, &topic, &handle.stats(), Shown::of(&call));
+    let stats = handle.stats();
+    let mut shown = topic_stats(&state, &topic, &stats, Shown::of(&call));
+    if call.flag("getEarliestTimeInBacklog") {
+        add_backlog_times(&handle, &stats, &mut shown).await?;
+    }
     add_domain(&mut shown, &topic);
     Ok(Reply::json(&shown))
+}
+
+/// When the oldest message that is not acked was published, for each subscription and for all. Costs a read each, so
+/// that it is done for who asks for it.
+async fn add_backlog_times(
+    handle: &Arc<dyn TopicHandle>,
+    stats: &TopicStats,
+    shown: &mut Value,
+) -> Result<(), AdminError> {
+    let mut oldest: Option<(u64, &str)> = None;
+    for one in stats.subscriptions.iter().filter(|one| one.backlog_entries > 0) {
+        let Some(entry) = handle.peek(one.name.clone(), 1).await? else { continue };
+        let published = payload::decode(&entry.payload).map_or(entry.broker_time_ms, |(head, _)| head.publish_time);
+        shown["subscriptions"][one.name.as_str()]["earliestMsgPublishTimeInBacklog"] = json!(published);
+        if one.durable && oldest.is_none_or(|(time, _)| published < time) {
+            oldest = Some((published, &one.name));
+        }
+    }
+    if let Some((published, name)) = oldest {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        shown["earliestMsgPublishTimeInBacklogs"] = json!(published);
+        shown["oldestBacklogMessageAgeSeconds"] = json!(now_ms.saturating_sub(published) / 1000);
+        shown["oldestBacklogMessageSubscriptionName"] = json!(name);
+    }
+    Ok(())
 }
 
 /// Non-persistent topics repeat their lists under names of their own.
@@ -72,8 +110,12 @@ async fn partitioned(State(state): Given, call: Call) -> Answer {
     let mut parts = Map::new();
     for partition in 0..count {
         let name = topic.with_partition(partition);
-        let stats = state.load(&name).await?.stats();
+        let handle = state.load(&name).await?;
+        let stats = handle.stats();
         let mut part = topic_stats(&state, &name, &stats, Shown::of(&call));
+        if call.flag("getEarliestTimeInBacklog") {
+            add_backlog_times(&handle, &stats, &mut part).await?;
+        }
         add_domain(&mut part, &name);
         add(&mut total, &part, "");
         parts.insert(name.as_str().to_owned(), part);
@@ -87,7 +129,7 @@ async fn partitioned(State(state): Given, call: Call) -> Answer {
     Ok(Reply::json(&total))
 }
 
-/// Adds up two figures of one kind: numbers are added, times and limits the largest, lists joined, objects field by
+/// Adds up two figures of one kind: numbers are added, times and limits the largest (earliest ones the smallest), lists joined, objects field by
 /// field, texts as first seen.
 fn add(total: &mut Value, part: &Value, field: &str) {
     match (total, part) {
@@ -100,8 +142,12 @@ fn add(total: &mut Value, part: &Value, field: &str) {
         (Value::Array(total), Value::Array(part)) => total.extend(part.iter().cloned()),
         (Value::Bool(total), Value::Bool(part)) => *total |= part,
         (total @ Value::Number(_), Value::Number(part)) => {
-            let largest = field.contains("Time") || field.contains("Limit") || field.contains("Epoch");
+            let largest = ["Time", "Limit", "Epoch", "Age"].iter().any(|word| field.contains(word));
             *total = match (total.as_i64(), part.as_i64()) {
+                // 0 says that there is none.
+                (Some(one), Some(other)) if field.starts_with("earliest") && one > 0 && other > 0 => {
+                    Value::from(one.min(other))
+                }
                 (Some(one), Some(other)) if largest => Value::from(one.max(other)),
                 (Some(one), Some(other)) => Value::from(one.saturating_add(other)),
                 _ => Value::from(total.as_f64().unwrap_or(0.0) + part.as_f64().unwrap_or(0.0)),
@@ -114,6 +160,8 @@ fn add(total: &mut Value, part: &Value, field: &str) {
 /// A topic's figures.
 pub fn topic_stats(state: &AdminState, topic: &TopicName, stats: &TopicStats, shown: Shown) -> Value {
     let links = state.service.replication().figures(topic);
+    let policies = state.registry().effective(topic);
+    let compaction = &stats.compaction;
     let publishers: Vec<Value> =
         if shown.publishers { stats.producers.iter().map(publisher).collect() } else { Vec::new() };
     let subscriptions: Map<String, Value> =
@@ -135,10 +183,11 @@ pub fn topic_stats(state: &AdminState, topic: &TopicName, stats: &TopicStats, sh
         "msgChunkPublished": false,
         "storageSize": stats.storage_bytes,
         "backlogSize": stats.backlog_bytes,
-        "backlogQuotaLimitSize": -1,
-        "backlogQuotaLimitTime": -1,
+        "backlogQuotaLimitSize": limit(policies.backlog_quota_bytes),
+        "backlogQuotaLimitTime": limit(policies.backlog_quota_s),
         "oldestBacklogMessageAgeSeconds": -1,
-        "publishRateLimitedTimes": 0,
+        "publishRateLimitedTimes": stats.publish_limited_times,
+        "publishesWaiting": stats.publishes_waiting,
         "earliestMsgPublishTimeInBacklogs": 0,
         "offloadedStorageSize": 0,
         "lastOffloadLedgerId": 0,
@@ -157,10 +206,10 @@ pub fn topic_stats(state: &AdminState, topic: &TopicName, stats: &TopicStats, sh
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
         "compaction": {
-            "lastCompactionRemovedEventCount": 0,
-            "lastCompactionSucceedTimestamp": 0,
-            "lastCompactionFailedTimestamp": 0,
-            "lastCompactionDurationTimeInMills": 0,
+            "lastCompactionRemovedEventCount": compaction.removed_entries,
+            "lastCompactionSucceedTimestamp": compaction.succeeded_ms,
+            "lastCompactionFailedTimestamp": compaction.failed_ms,
+            "lastCompactionDurationTimeInMills": compaction.duration_ms,
         },
         "ownerBroker": crate::lookup::broker_id(state),
         "lastPublishTimeStamp": stats.last_activity_ms,
@@ -205,7 +254,7 @@ fn type_name(kind: SubscriptionType) -> &'static str {
 
 fn subscription(one: &SubscriptionStats, shown: Shown) -> Value {
     let consumers: Vec<Value> = if shown.consumers { one.consumers.iter().map(consumer).collect() } else { Vec::new() };
-    let properties = one.cursor.as_ref().map(|cursor| cursor.properties.clone()).unwrap_or_default();
+    let properties = one.cursor.as_ref().map(|cursor| given_properties(cursor)).unwrap_or_default();
     let ranges = one.cursor.as_ref().map_or(0, |cursor| cursor.acked_range_count);
     json!({
         "msgRateOut": one.rate_out,
@@ -213,15 +262,15 @@ fn subscription(one: &SubscriptionStats, shown: Shown) -> Value {
         "bytesOutCounter": one.bytes_out,
         "msgOutCounter": one.messages_out,
         "msgRateRedeliver": one.rate_redeliver,
-        "messageAckRate": one.consumers.iter().map(|consumer| consumer.ack_rate).sum::<f64>(),
+        "messageAckRate": total_rate(one.consumers.iter().map(|consumer| consumer.ack_rate)),
         "chunkedMessageRate": 0.0,
         "msgBacklog": one.backlog_entries,
-        "backlogSize": -1,
+        "backlogSize": one.backlog_bytes,
         "earliestMsgPublishTimeInBacklog": 0,
         "msgBacklogNoDelayed": one.backlog_entries.saturating_sub(one.delayed_entries),
         "blockedSubscriptionOnUnackedMsgs": one.blocked_on_unacked,
         "msgDelayed": one.delayed_entries,
-        "msgInReplay": 0,
+        "msgInReplay": one.replay_entries,
         "unackedMessages": one.unacked_messages,
         "type": one.sub_type.map(type_name),
         "activeConsumerName": one.active_consumer,
@@ -274,7 +323,7 @@ fn consumer(one: &ConsumerStats) -> Value {
         "clientVersion": one.client_version,
         "lastAckedTimestamp": one.last_acked_ms,
         "lastConsumedTimestamp": one.last_consumed_ms,
-        "lastConsumedFlowTimestamp": 0,
+        "lastConsumedFlowTimestamp": one.last_flow_ms,
         "firstMessagesSentTimestamp": 0,
         "firstConsumedFlowTimestamp": 0,
         "keyHashRanges": ranges,
@@ -304,13 +353,58 @@ async fn partitioned_internal(State(state): Given, call: Call) -> Answer {
     Ok(Reply::json(&json!({ "metadata": metadata, "partitions": parts })))
 }
 
+/// What is stored of a topic; of a partitioned one that of each partition.
+async fn info(State(state): Given, call: Call) -> Answer {
+    let topic = state.topic_for(&call, Action::Lookup)?;
+    if topic.domain() == Domain::NonPersistent {
+        return Err(AdminError::not_allowed("Internal info of a non-persistent topic is not allowed"));
+    }
+    let parts = state.parts(&topic).await?;
+    if state.registry().partitions(&topic).is_none() {
+        return Ok(Reply::json(&managed_ledger_info(&state.load(&topic).await?.stats())));
+    }
+    let mut shown = Map::new();
+    for part in parts {
+        shown.insert(part.as_str().to_owned(), managed_ledger_info(&state.load(&part).await?.stats()));
+    }
+    Ok(Reply::json(&json!({ "version": 0, "partitions": shown })))
+}
+
+fn managed_ledger_info(stats: &TopicStats) -> Value {
+    let place = |position: Position| json!({ "ledgerId": position.ledger_id.0, "entryId": position.entry_id.0 });
+    let cursor = |info: &CursorInfo| {
+        let range = |(from, to): &(Position, Position)| json!({ "from": place(*from), "to": place(*to) });
+        json!({
+            "version": 0,
+            "cursorsLedgerId": info.cursor_ledger.map_or(-1, |ledger| ledger.0),
+            "markDelete": place(info.mark_delete),
+            "individualDeletedMessages": info.acked_ranges.iter().map(range).collect::<Vec<_>>(),
+            "properties": ack_properties(info),
+        })
+    };
+    let cursors: Map<String, Value> =
+        stats.subscriptions.iter().filter_map(|one| Some((one.name.clone(), cursor(one.cursor.as_ref()?)))).collect();
+    let log = stats.log.as_ref();
+    let created = log.and_then(|log| log.ledgers.first()).map(|ledger| iso_time(ledger.created_ms));
+    json!({
+        "version": 0,
+        "creationDate": created,
+        "ledgers": log.map(ledgers).unwrap_or_default(),
+        "terminatedPosition": log.and_then(|log| log.terminated).map(place),
+        "cursors": cursors,
+        "schemaLedgers": [],
+        "compactedLedger": stats.compaction.ledger.is_some().then(|| compacted_ledger(stats)),
+        "properties": log.map(|log| log.properties.clone()),
+    })
+}
+
 fn internal_stats(stats: &TopicStats, internal: &[CursorInfo]) -> Value {
     let subscriptions = stats.subscriptions.iter().filter_map(|one| {
         let info = one.cursor.as_ref()?;
-        Some((one.name.clone(), cursor(info, one.messages_out, !one.consumers.is_empty())))
+        Some((one.name.clone(), cursor(info, one.read_position, one.messages_out, !one.consumers.is_empty())))
     });
     // Cursors of replication, deduplication and compaction: no subscriptions, but they hold data back.
-    let others = internal.iter().map(|info| (info.name.clone(), cursor(info, 0, true)));
+    let others = internal.iter().map(|info| (info.name.clone(), cursor(info, None, 0, true)));
     let cursors: Map<String, Value> = subscriptions.chain(others).collect();
     let Some(log) = &stats.log else { return json!({ "cursors": cursors, "ledgers": [], "schemaLedgers": [] }) };
     let last = log.ledgers.last();
@@ -328,10 +422,36 @@ fn internal_stats(stats: &TopicStats, internal: &[CursorInfo]) -> Value {
         "ledgers": ledgers(log),
         "cursors": cursors,
         "schemaLedgers": [],
-        "compactedLedger": { "ledgerId": -1, "entries": -1, "size": -1, "offloaded": false, "underReplicated": false },
+        "compactedLedger": compacted_ledger(stats),
         "properties": log.properties,
         "waiting": log.waiting,
     })
+}
+
+fn compacted_ledger(stats: &TopicStats) -> Value {
+    let (id, size) = stats.compaction.ledger.map_or((-1, None), |ledger| (ledger.ledger_id.0, ledger.size));
+    let (entries, bytes) = size.map_or((json!(-1), json!(-1)), |(entries, bytes)| (json!(entries), json!(bytes)));
+    json!({ "ledgerId": id, "entries": entries, "size": bytes, "offloaded": false, "underReplicated": false })
+}
+
+/// A limit as Pulsar writes it: none is -1.
+fn limit(value: u64) -> i64 {
+    if value == 0 { -1 } else { i64::try_from(value).unwrap_or(i64::MAX) }
+}
+
+/// Properties of a subscription, without those that acks brought.
+pub fn given_properties(cursor: &CursorInfo) -> BTreeMap<String, String> {
+    let given = cursor.properties.iter().filter(|(name, _)| !name.starts_with(ACK_PROPERTY_PREFIX));
+    given.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Properties that the last cumulative ack with properties brought: numbers by name.
+fn ack_properties(cursor: &CursorInfo) -> BTreeMap<&str, i64> {
+    cursor
+        .properties
+        .iter()
+        .filter_map(|(name, value)| Some((name.strip_prefix(ACK_PROPERTY_PREFIX)?, value.parse().ok()?)))
+        .collect()
 }
 
 fn state_of(log: &LogInfo) -> &'static str {
@@ -356,12 +476,12 @@ fn ledgers(log: &LogInfo) -> Vec<Value> {
     log.ledgers.iter().map(one).collect()
 }
 
-fn cursor(info: &CursorInfo, messages_out: u64, active: bool) -> Value {
+fn cursor(info: &CursorInfo, read_position: Option<Position>, messages_out: u64, active: bool) -> Value {
     let ranges: Vec<String> = info.acked_ranges.iter().map(|(from, to)| format!("[{from}..{to}]")).collect();
     json!({
         "markDeletePosition": info.mark_delete.to_string(),
         "persistedMarkDeletePosition": info.persisted_mark_delete.to_string(),
-        "readPosition": info.mark_delete.next_in_ledger().to_string(),
+        "readPosition": read_position.unwrap_or_else(|| info.mark_delete.next_in_ledger()).to_string(),
         "waitingReadOp": false,
         "pendingReadOps": 0,
         "messagesConsumedCounter": messages_out,
@@ -375,7 +495,7 @@ fn cursor(info: &CursorInfo, messages_out: u64, active: bool) -> Value {
         "totalNonContiguousDeletedMessagesRange": info.acked_range_count,
         "subscriptionHavePendingRead": false,
         "subscriptionHavePendingReplayRead": false,
-        "properties": {},
+        "properties": ack_properties(info),
     })
 }
 
@@ -391,6 +511,7 @@ mod tests {
                 "msgInCounter": count,
                 "msgRateIn": 0.5,
                 "lastConsumedTimestamp": time,
+                "earliestMsgPublishTimeInBacklogs": time,
                 "backlogQuotaLimitSize": -1,
                 "publishers": [{ "producerName": "p" }],
                 "subscriptions": { "s": { "msgBacklog": count, "isDurable": true, "type": "Shared" } },
@@ -402,6 +523,7 @@ mod tests {
             "msgInCounter": 5,
             "msgRateIn": 1.0,
             "lastConsumedTimestamp": 9,
+            "earliestMsgPublishTimeInBacklogs": 4,
             "backlogQuotaLimitSize": -1,
             "publishers": [{ "producerName": "p" }, { "producerName": "p" }],
             "subscriptions": { "s": { "msgBacklog": 5, "isDurable": true, "type": "Shared" } },

@@ -1,6 +1,7 @@
 //! Subscriptions: creating, deleting, moving, skipping, expiring.
 
 use super::of_topic;
+use super::stats::given_properties;
 use crate::call::Call;
 use crate::error::AdminError;
 use crate::reply::Reply;
@@ -147,6 +148,8 @@ fn properties_of(value: &Value) -> BTreeMap<String, String> {
 
 async fn create(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
+    let verified = state.service.check_subscription_name(&name);
+    verified.map_err(|error| AdminError::invalid(error.to_string()))?;
     let body = call.value()?;
     let (to, properties) = (place(&body)?, properties_of(&body));
     let replicated = call.flag("replicated");
@@ -240,7 +243,7 @@ async fn properties(State(state): Given, call: Call) -> Answer {
     for part in state.parts(&topic).await? {
         let subscriptions = state.load(&part).await?.stats().subscriptions;
         if let Some(found) = subscriptions.into_iter().find(|subscription| subscription.name == name) {
-            return Ok(Reply::json(&found.cursor.map(|cursor| cursor.properties).unwrap_or_default()));
+            return Ok(Reply::json(&found.cursor.as_ref().map(given_properties).unwrap_or_default()));
         }
     }
     Err(AdminError::not_found(format!("Subscription {name} not found for topic {topic}")))

@@ -10,7 +10,7 @@ use meridian_policy::{EffectivePolicies, InactiveTopicDeleteMode};
 use meridian_registry::Changed;
 use meridian_topic::{TopicHandle, TopicStats};
 use meridian_types::TopicName;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
@@ -104,8 +104,9 @@ impl BrokerService {
         self.replication.follow(topic.name());
     }
 
-    async fn delete_inactive(&self) {
+    async fn delete_inactive(self: &Arc<Self>) {
         let now_ms = now_ms();
+        let mut partitioned = BTreeSet::new();
         for topic in self.loaded_topics() {
             let name = topic.name();
             if is_system_topic(name) || !is_unused(&topic.stats(), &self.registry.effective(name), now_ms) {
@@ -115,10 +116,35 @@ impl BrokerService {
                 continue;
             }
             match self.delete_topic(name, false).await {
-                Ok(()) => tracing::info!(topic = %name, "deleted: nobody has used it"),
+                Ok(()) => {
+                    tracing::info!(topic = %name, "deleted: nobody has used it");
+                    partitioned.extend(name.partition().map(|_| name.base()));
+                }
                 Err(error) => tracing::debug!(topic = %name, %error, "an unused topic was not deleted"),
             }
         }
+        if self.config.delete_inactive_partitioned_metadata {
+            for topic in partitioned {
+                if let Err(error) = self.delete_if_without_partitions(&topic).await {
+                    tracing::debug!(%topic, %error, "a partitioned topic without partitions was not deleted");
+                }
+            }
+        }
+    }
+
+    /// Deletes a partitioned topic of which no partition exists any more.
+    async fn delete_if_without_partitions(self: &Arc<Self>, topic: &TopicName) -> Result<(), BrokerError> {
+        let Some(count) = self.partitions(topic) else { return Ok(()) };
+        for partition in 0..count {
+            if self.factory.exists(&topic.with_partition(partition)).await?
+                || self.topics.loaded(&topic.with_partition(partition)).is_some()
+            {
+                return Ok(());
+            }
+        }
+        self.delete_partitioned_topic(topic, false).await?;
+        tracing::info!(%topic, "deleted: nobody has used any of its partitions");
+        Ok(())
     }
 }
 
@@ -182,6 +208,7 @@ async fn follow_policies(service: Weak<BrokerService>, mut changes: Receiver<Cha
         }
         let Some(service) = service.upgrade() else { return };
         service.push_policies(&concerned);
+        service.announce_grants(&concerned);
     }
 }
 

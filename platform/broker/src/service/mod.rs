@@ -7,8 +7,10 @@
 mod background;
 mod create;
 mod delete;
+mod grants;
 mod health;
 mod listing;
+mod live;
 mod lookup;
 mod names;
 mod partitions;
@@ -128,6 +130,8 @@ pub struct BrokerService {
     runtime: Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     link: OnceLock<AttachedLink>,
+    known_grants: Mutex<grants::KnownGrants>,
+    grants: watch::Sender<u64>,
     last_tick_ms: AtomicU64,
     /// No logins and loads any more.
     closing: watch::Sender<bool>,
@@ -174,6 +178,8 @@ impl BrokerService {
             runtime: Handle::current(),
             tasks: Mutex::default(),
             link: OnceLock::new(),
+            known_grants: Mutex::default(),
+            grants: watch::channel(0).0,
             last_tick_ms: AtomicU64::new(0),
             closing: watch::channel(false).0,
             closed: watch::channel(false).0,

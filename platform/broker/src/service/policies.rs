@@ -46,6 +46,20 @@ impl BrokerService {
         }
     }
 
+    /// Whether a subscription may have that name.
+    ///
+    /// # Errors
+    /// [`BrokerError::NotAllowed`] if names are verified and this one holds other characters than Pulsar's names do.
+    pub fn check_subscription_name(&self, name: &str) -> Result<(), BrokerError> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=:.".contains(&byte);
+        if !self.config.strictly_verify_subscription_names || name.bytes().all(allowed) {
+            return Ok(());
+        }
+        Err(BrokerError::NotAllowed(format!(
+            "Subscription name '{name}' may hold letters, digits and any of _ - = : . only (strictlyVerifySubscriptionName)"
+        )))
+    }
+
     /// Whether a consumer's missing subscription is created.
     pub fn may_create_subscription(&self, topic: &TopicName) -> bool {
         self.registry.effective(topic).auto_subscription_creation.allowed
@@ -83,17 +97,7 @@ fn types_of(names: &BTreeSet<String>) -> Vec<SubscriptionType> {
     all.into_iter().filter(|(_, name)| enabled(name)).map(|(kind, _)| kind).collect()
 }
 
-/// The tighter of two rates, 0 = no limit.
-fn tighter(one: (u64, u64), other: (u64, u64)) -> (u64, u64) {
-    let min = |a: u64, b: u64| if a == 0 || (b != 0 && b < a) { b } else { a };
-    (min(one.0, other.0), min(one.1, other.1))
-}
-
 fn limits_of(policies: &EffectivePolicies, base: &TopicLimits) -> TopicLimits {
-    let (calls, period_s) = policies.subscribe_rate;
-    // One policy serves both quotas; where only the age is bounded, it is that one's.
-    let over =
-        if policies.backlog_quota_bytes > 0 { policies.backlog_bytes_policy } else { policies.backlog_age_policy };
     TopicLimits {
         max_producers: policies.max_producers,
         max_consumers: policies.max_consumers,
@@ -102,7 +106,7 @@ fn limits_of(policies: &EffectivePolicies, base: &TopicLimits) -> TopicLimits {
         max_unacked_per_consumer: policies.max_unacked_per_consumer,
         max_unacked_per_subscription: policies.max_unacked_per_subscription,
         max_message_bytes: policies.max_message_bytes,
-        encryption_required: policies.encryption_required,
+        encryption_required: policies.encryption_required || base.encryption_required,
         deduplication: policies.deduplication,
         global_producers: policies.global_producers,
         message_ttl_s: policies.message_ttl_s,
@@ -111,11 +115,15 @@ fn limits_of(policies: &EffectivePolicies, base: &TopicLimits) -> TopicLimits {
         max_delay_ms: policies.delayed_delivery.max_delivery_delay_in_millis,
         backlog_quota_bytes: policies.backlog_quota_bytes,
         backlog_quota_s: policies.backlog_quota_s,
-        backlog_policy: over.code(),
+        backlog_bytes_policy: policies.backlog_bytes_policy.code(),
+        backlog_age_policy: policies.backlog_age_policy.code(),
         allowed_types: types_of(&policies.subscription_types),
         publish_rate: policies.publish_rate,
-        dispatch_rate: tighter(policies.subscription_dispatch_rate, policies.topic_dispatch_rate),
-        subscribe_rate: calls.div_ceil(period_s.max(1)),
+        topic_dispatch_rate: policies.topic_dispatch_rate,
+        dispatch_rate: policies.subscription_dispatch_rate,
+        subscribe_rate: policies.subscribe_rate,
+        subscription_expiration_minutes: policies.subscription_expiration_minutes,
+        compaction_threshold_bytes: policies.compaction_threshold_bytes,
         ..base.clone()
     }
 }
@@ -142,7 +150,10 @@ fn log_settings_of(policies: &EffectivePolicies, base: &LogSettings) -> LogSetti
 mod tests {
     use super::*;
     use crate::config::default_topic_limits;
-    use meridian_policy::{BrokerDefaults, Policies, TopicPolicies, resolve};
+    use meridian_policy::{
+        BacklogQuota, BacklogQuotaKind, BacklogQuotaPolicy, BrokerDefaults, DispatchRate, Policies, TopicPolicies,
+        resolve,
+    };
 
     fn effective(policies: &Policies, topic: &TopicPolicies) -> EffectivePolicies {
         resolve(Some(topic), policies, &BrokerDefaults::default())
@@ -173,8 +184,27 @@ mod tests {
     }
 
     #[test]
-    fn the_tighter_rate_counts() {
-        assert_eq!(tighter((0, 5), (7, 0)), (7, 5));
-        assert_eq!(tighter((3, 5), (7, 4)), (3, 4));
+    fn rates_and_quotas_keep_apart() {
+        let namespace = Policies {
+            backlog_quota_map: [
+                (
+                    BacklogQuotaKind::DestinationStorage,
+                    BacklogQuota::new(10, -1, BacklogQuotaPolicy::ProducerException),
+                ),
+                (BacklogQuotaKind::MessageAge, BacklogQuota::new(-1, 5, BacklogQuotaPolicy::ConsumerBacklogEviction)),
+            ]
+            .into(),
+            ..Default::default()
+        };
+        let rate = |messages| DispatchRate { dispatch_throttling_rate_in_msg: messages, ..Default::default() };
+        let topic = TopicPolicies {
+            dispatch_rate: Some(rate(7)),
+            subscription_dispatch_rate: Some(rate(3)),
+            ..Default::default()
+        };
+        let limits = limits_of(&effective(&namespace, &topic), &default_topic_limits());
+        assert_eq!((limits.backlog_bytes_policy, limits.backlog_age_policy), (1, 2));
+        assert_eq!((limits.topic_dispatch_rate, limits.dispatch_rate), ((7, 0), (3, 0)));
+        assert_eq!(limits.subscribe_rate, (0, 30));
     }
 }

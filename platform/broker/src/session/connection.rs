@@ -68,6 +68,7 @@ where
             result = write.as_mut() => Err(result.map_or_else(|error| format!("write failed: {error}"), |()| "closed".into())),
             reason = keep_alive_loop(&session) => Ok(reason),
             reason = session.refresh_credentials() => Ok(reason),
+            reason = session.follow_grants() => Ok(reason),
             _ = closed.wait_for(|closed| *closed) => Ok("the broker has shut down".to_owned()),
             reason = end.wait_for(Option::is_some) => {
                 Ok(reason.ok().and_then(|reason| reason.clone()).unwrap_or_default())

@@ -54,14 +54,14 @@ fn key_shared(meta: &KeySharedMeta) -> KeySharedPolicy {
 
 impl Session {
     pub(super) fn subscribe(&self, request: CommandSubscribe) {
-        let request_id = request.request_id;
+        let (request_id, grants) = (request.request_id, self.grants_version());
         let topic = match self.admit_consumer(&request) {
             Ok(topic) => topic,
             Err(error) => return self.send(reply::refused(request_id, &error)),
         };
         let max = self.service.config().session.max_handlers_per_connection;
         let id = request.consumer_id;
-        let begun = self.slots.lock().begin_consumer(id, topic.partition(), max);
+        let begun = self.slots.lock().begin_consumer(id, &request.subscription, topic.partition(), max);
         let token = match begun {
             Begin::Fresh(token) => token,
             Begin::Exists => return self.send(CommandSuccess { request_id, ..Default::default() }),
@@ -75,9 +75,12 @@ impl Session {
             }
         };
         self.spawn(|session| async move {
-            if let Err(error) = session.attach_consumer(topic, request, token).await {
-                session.slots.lock().forget_consumer(id, token);
-                session.send(reply::refused(request_id, &error));
+            match session.attach_consumer(topic, request, token).await {
+                Ok(()) => session.close_forbidden_since(grants),
+                Err(error) => {
+                    session.slots.lock().forget_consumer(id, token);
+                    session.send(reply::refused(request_id, &error));
+                }
             }
         });
     }
@@ -85,6 +88,7 @@ impl Session {
     fn admit_consumer(&self, request: &CommandSubscribe) -> Result<TopicName, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         self.service.access().check(&self.principal(), Wish::Consume(&topic, &request.subscription))?;
+        self.service.check_subscription_name(&request.subscription)?;
         let chars: usize =
             request.metadata.iter().map(|pair| pair.key.chars().count() + pair.value.chars().count()).sum();
         let max = self.service.config().session.max_consumer_metadata_chars;

@@ -108,7 +108,11 @@ impl Session {
                     let sizes = run.batch.iter().map(|publish| publish.payload.len() as u32);
                     slot.unanswered.extend(sizes.clone());
                     // Under the lock: a drop of the slot gives back what was begun, never before.
-                    self.throttle.publishes_begun(run.batch.len() as u32, sizes.map(u64::from).sum());
+                    let (count, bytes) = (run.batch.len() as u32, sizes.map(u64::from).sum());
+                    match slot.held {
+                        true => self.throttle.held_begun(count, bytes),
+                        false => self.throttle.publishes_begun(count, bytes),
+                    }
                     attached
                 }
                 _ => {

@@ -4,7 +4,7 @@
 //! nothing is done for a client that is not logged in.
 
 use super::{ClientInfo, Session};
-use crate::access::Principal;
+use crate::access::{Original, Principal};
 use bytes::Bytes;
 use meridian_wire::error::{NO_REQUEST, request_error};
 use meridian_wire::proto::{
@@ -19,7 +19,6 @@ use std::time::Duration;
 const PROTOCOL_VERSION: i32 = 21;
 /// Peers from this version on answer AUTH_CHALLENGE.
 const AUTH_CHALLENGE_SINCE: i32 = 14;
-const REFUSED: &str = "Failed to authenticate";
 
 /// Credentials to check.
 pub struct Credentials {
@@ -37,6 +36,15 @@ fn method_of(connect: &CommandConnect) -> String {
         Some(AuthMethod::YcaV1) => "ycav1".to_owned(),
         Some(AuthMethod::Athens) => "athens".to_owned(),
         _ => "none".to_owned(),
+    }
+}
+
+/// What a proxy says of its client.
+fn original(connect: &CommandConnect) -> Original {
+    Original {
+        role: connect.original_principal.clone(),
+        method: connect.original_auth_method.clone(),
+        data: connect.original_auth_data.as_ref().map(|data| data.as_bytes().to_vec()),
     }
 }
 
@@ -85,7 +93,7 @@ impl Session {
         let Credentials { method, data, connect } = credentials;
         let access = self.service.access().clone();
         let certificates = certificates.map(<[_]>::to_vec);
-        let proxied = connect.as_ref().and_then(|connect| connect.original_principal.clone());
+        let proxied = connect.as_deref().map(original).unwrap_or_default();
         let checked =
             tokio::task::spawn_blocking(move || access.authenticate(&method, &data, certificates.as_deref(), proxied));
         let principal = match checked.await {
@@ -93,7 +101,7 @@ impl Session {
             Ok(Err(error)) => {
                 self.service.metrics().logins_refused.inc();
                 tracing::warn!(peer = %self.peer, %error, "login refused");
-                self.send(request_error(NO_REQUEST, ServerError::AuthenticationError, REFUSED));
+                self.send(request_error(NO_REQUEST, ServerError::AuthenticationError, &error.told()));
                 return Err(format!("login refused: {error}"));
             }
             Err(error) => return Err(format!("login failed: {error}")),

@@ -12,6 +12,7 @@ mod connection;
 mod consumer;
 mod discovery;
 mod dispatch;
+mod grants;
 mod keepalive;
 mod login;
 mod lookup;
@@ -81,6 +82,7 @@ impl Session {
         let throttle = ThrottleLimits {
             publishes: limits.max_pending_publishes.max(1),
             publish_bytes: limits.max_pending_publish_bytes.max(1),
+            held_bytes: limits.max_pending_publish_bytes.max(1),
             commands: limits.max_pending_commands.max(1),
         };
         Arc::new_cyclic(|this| Session {

@@ -34,7 +34,7 @@ fn access_mode(number: Option<i32>) -> AccessMode {
 
 impl Session {
     pub(super) fn create_producer(&self, request: CommandProducer) {
-        let request_id = request.request_id;
+        let (request_id, grants) = (request.request_id, self.grants_version());
         let topic = match self.admit_producer(&request) {
             Ok(topic) => topic,
             Err(error) => return self.send(reply::refused(request_id, &error)),
@@ -70,9 +70,12 @@ impl Session {
             }
         };
         self.spawn(|session| async move {
-            if let Err(error) = session.attach_producer(topic, &request, token).await {
-                session.slots.lock().forget_producer(id, token);
-                session.send(reply::refused(request_id, &error));
+            match session.attach_producer(topic, &request, token).await {
+                Ok(()) => session.close_forbidden_since(grants),
+                Err(error) => {
+                    session.slots.lock().forget_producer(id, token);
+                    session.send(reply::refused(request_id, &error));
+                }
             }
         });
     }
@@ -83,6 +86,7 @@ impl Session {
         self.service.access().check(&principal, Wish::Produce(&topic))?;
         if let Some(subscription) = request.initial_subscription_name.as_deref().filter(|name| !name.is_empty()) {
             self.service.access().check(&principal, Wish::Consume(&topic, subscription))?;
+            self.service.check_subscription_name(subscription)?;
             if !self.service.may_create_subscription(&topic) {
                 let text =
                     "Could not create the initial subscription due to the auto subscription creation is not allowed.";

@@ -4,7 +4,7 @@
 //! outbound, never the other way) and call no topic (N1).
 
 use super::Session;
-use super::slots::ProducerSlot;
+use super::slots::{Answered, ProducerSlot};
 use crate::session::reply;
 use meridian_topic::api::BoxFuture;
 use meridian_topic::{ClientSink, Delivery, MovedTo, ProducerReady, Receipt, TopicError, TopicErrorKind};
@@ -43,9 +43,9 @@ impl Session {
 
 impl ClientSink for Session {
     fn receipts(&self, producer_id: u64, receipts: &[Receipt]) {
-        let (count, bytes) = {
+        let answered = {
             let mut slots = self.slots.lock();
-            slots.producers.get_mut(&producer_id).map_or((0, 0), |slot| slot.answered(receipts.len()))
+            slots.producers.get_mut(&producer_id).map(|slot| slot.answered(receipts.len())).unwrap_or_default()
         };
         self.outbound.append(|appender| {
             for receipt in receipts {
@@ -59,16 +59,16 @@ impl ClientSink for Session {
                 encode::encode_send_receipt(&receipt, appender.buffer());
             }
         });
-        self.throttle.publishes_ended(count, bytes);
+        self.give_back(answered);
     }
 
     fn send_error(&self, producer_id: u64, sequence_id: u64, kind: TopicErrorKind, message: &str) {
-        let (count, bytes) = {
+        let answered = {
             let mut slots = self.slots.lock();
-            slots.producers.get_mut(&producer_id).map_or((0, 0), |slot| slot.answered(1))
+            slots.producers.get_mut(&producer_id).map(|slot| slot.answered(1)).unwrap_or_default()
         };
         self.send(meridian_wire::error::send_error(producer_id, sequence_id, reply::server_error(kind), message));
-        self.throttle.publishes_ended(count, bytes);
+        self.give_back(answered);
     }
 
     fn producer_ready(&self, producer_id: u64, ready: ProducerReady) {
@@ -89,8 +89,8 @@ impl ClientSink for Session {
     }
 
     fn producer_refused(&self, producer_id: u64, error: &TopicError) {
-        let Some(slot) = self.slots.lock().producers.remove(&producer_id) else { return };
-        self.give_back(slot.unanswered.len() as u32, slot.unanswered.iter().map(|bytes| u64::from(*bytes)).sum());
+        let Some(mut slot) = self.slots.lock().producers.remove(&producer_id) else { return };
+        self.give_back(slot.answered(usize::MAX));
         let kind = reply::server_error(error.kind);
         self.send(meridian_wire::error::request_error(slot.request_id, kind, &error.message));
     }
@@ -127,6 +127,20 @@ impl ClientSink for Session {
     fn consumer_moved(&self, consumer_id: u64, to: &MovedTo) {
         self.send_moved(ResourceType::Consumer, consumer_id, to);
         self.close_consumer(consumer_id);
+    }
+
+    fn publishes_held(&self, producer_id: u64, is_held: bool) {
+        // Under the lock, so that no answer is given back to the side that it was not taken from.
+        let mut slots = self.slots.lock();
+        let moved = slots.producers.get_mut(&producer_id).and_then(|slot| slot.hold(is_held));
+        let Some((count, bytes)) = moved else { return };
+        if is_held {
+            self.throttle.held_begun(count, bytes);
+            self.throttle.publishes_ended(count, bytes);
+        } else {
+            self.throttle.publishes_begun(count, bytes);
+            self.throttle.held_ended(count, bytes);
+        }
     }
 
     fn close_consumer(&self, consumer_id: u64) {
@@ -224,16 +238,18 @@ impl Session {
         }
     }
 
-    fn give_back(&self, publishes: u32, bytes: u64) {
-        if publishes > 0 {
-            self.throttle.publishes_ended(publishes, bytes);
+    fn give_back(&self, answered: Answered) {
+        let Answered { count, bytes, held } = answered;
+        match held {
+            _ if count == 0 => {}
+            true => self.throttle.held_ended(count, bytes),
+            false => self.throttle.publishes_ended(count, bytes),
         }
     }
 
     /// What a producer had under way will not be answered any more.
     pub(super) fn drop_unanswered(&self, mut slot: ProducerSlot) {
-        let (count, bytes) = slot.answered(usize::MAX);
-        self.give_back(count, bytes);
+        self.give_back(slot.answered(usize::MAX));
     }
 
     /// PINGs the peer; anything that comes within the liveness time-out proves it alive.

@@ -31,6 +31,19 @@ pub struct ProducerSlot {
     pub schema_version: Bytes,
     /// Bytes of each unanswered publish, oldest first (P2).
     pub unanswered: VecDeque<u32>,
+    /// Its publishes wait for a publish rate, and are counted as such.
+    pub held: bool,
+}
+
+/// Publishes of one producer that were answered or dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Answered {
+    /// How many.
+    pub count: u32,
+    /// Their bytes.
+    pub bytes: u64,
+    /// They were counted as waiting for a publish rate.
+    pub held: bool,
 }
 
 /// A consumer of the connection.
@@ -45,6 +58,8 @@ pub struct ConsumerSlot {
     pub active: Option<bool>,
     /// Partition of the topic.
     pub partition: Option<u32>,
+    /// Its subscription.
+    pub subscription: Box<str>,
 }
 
 /// The producers and consumers of one connection.
@@ -102,13 +117,14 @@ impl Slots {
             name: String::new(),
             schema_version: Bytes::new(),
             unanswered: VecDeque::new(),
+            held: false,
         };
         self.producers.insert(id, slot);
         Begin::Fresh(token)
     }
 
     /// Takes the place of a consumer that is to be created.
-    pub fn begin_consumer(&mut self, id: u64, partition: Option<u32>, max: usize) -> Begin {
+    pub fn begin_consumer(&mut self, id: u64, subscription: &str, partition: Option<u32>, max: usize) -> Begin {
         match self.consumers.get(&id) {
             Some(slot) if slot.attached.is_some() => return Begin::Exists,
             Some(_) => return Begin::Pending,
@@ -116,7 +132,9 @@ impl Slots {
             None => {}
         }
         let token = self.token();
-        self.consumers.insert(id, ConsumerSlot { token, attached: None, dropped: false, active: None, partition });
+        let subscription = subscription.into();
+        let slot = ConsumerSlot { token, attached: None, dropped: false, active: None, partition, subscription };
+        self.consumers.insert(id, slot);
         Begin::Fresh(token)
     }
 
@@ -174,10 +192,19 @@ impl Slots {
 
 impl ProducerSlot {
     /// Takes the sizes of the oldest `count` unanswered publishes: how many there were, and their bytes (P2).
-    pub fn answered(&mut self, count: usize) -> (u32, u64) {
+    pub fn answered(&mut self, count: usize) -> Answered {
         let taken = count.min(self.unanswered.len());
         let bytes = self.unanswered.drain(..taken).map(u64::from).sum();
-        (taken as u32, bytes)
+        Answered { count: taken as u32, bytes, held: self.held }
+    }
+
+    /// Counts its publishes as waiting for a publish rate from now on, or as ordinary ones; what changes sides, if any.
+    pub fn hold(&mut self, held: bool) -> Option<(u32, u64)> {
+        if self.held == held {
+            return None;
+        }
+        self.held = held;
+        Some((self.unanswered.len() as u32, self.unanswered.iter().map(|bytes| u64::from(*bytes)).sum()))
     }
 }
 
@@ -202,8 +229,8 @@ mod tests {
     fn the_number_of_handlers_is_bounded() {
         let mut slots = Slots::default();
         assert!(matches!(slots.begin_producer(1, 0, 2), Begin::Fresh(_)));
-        assert!(matches!(slots.begin_consumer(1, None, 2), Begin::Fresh(_)));
-        assert_eq!(slots.begin_consumer(2, None, 2), Begin::TooMany);
+        assert!(matches!(slots.begin_consumer(1, "s", None, 2), Begin::Fresh(_)));
+        assert_eq!(slots.begin_consumer(2, "s", None, 2), Begin::TooMany);
     }
 
     #[test]
@@ -221,8 +248,14 @@ mod tests {
         slots.begin_producer(1, 0, 10);
         let slot = slots.producers.get_mut(&1).unwrap();
         slot.unanswered.extend([10, 20, 30]);
-        assert_eq!(slot.answered(2), (2, 30));
-        assert_eq!(slot.answered(2), (1, 30));
-        assert_eq!(slot.answered(2), (0, 0));
+        let answered = |slot: &mut ProducerSlot| {
+            let Answered { count, bytes, .. } = slot.answered(2);
+            (count, bytes)
+        };
+        assert_eq!(answered(slot), (2, 30));
+        assert_eq!(slot.hold(true), Some((1, 30)));
+        assert_eq!(slot.hold(true), None);
+        assert_eq!(slot.answered(2), Answered { count: 1, bytes: 30, held: true });
+        assert_eq!(answered(slot), (0, 0));
     }
 }

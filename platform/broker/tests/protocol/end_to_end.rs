@@ -6,6 +6,7 @@ use meridian_broker::{
     Access, BrokerConfig, BrokerParts, BrokerService, CheckIntervals, Create, Listener, StorageFactory,
 };
 use meridian_door::{Door, DoorConfig};
+use meridian_identity::Identity;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_policy::{AutoTopicCreation, BrokerDefaults, ClusterData, Policies, TopicPolicies};
 use meridian_registry::{Registry, RegistryError};
@@ -23,26 +24,36 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-struct Region {
-    storage: TestRegion,
-    service: Arc<BrokerService>,
+pub struct Region {
+    pub storage: TestRegion,
+    pub service: Arc<BrokerService>,
     address: SocketAddr,
 }
 
 impl Region {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         Self::start_on(TestRegion::default(), BrokerConfig::default(), BrokerDefaults::default()).await
     }
 
-    async fn start_on(storage: TestRegion, config: BrokerConfig, defaults: BrokerDefaults) -> Self {
+    pub async fn start_on(storage: TestRegion, config: BrokerConfig, defaults: BrokerDefaults) -> Self {
+        Self::guarded(storage, config, defaults, None, DoorConfig::default()).await
+    }
+
+    pub async fn guarded(
+        storage: TestRegion,
+        config: BrokerConfig,
+        defaults: BrokerDefaults,
+        identity: Option<Identity>,
+        door: DoorConfig,
+    ) -> Self {
         let store = storage.metadata.clone();
         let registry = Registry::open(store.clone(), defaults).await.unwrap();
         registry.bootstrap(&ClusterData::default(), 4).await.unwrap();
         let factory = Arc::new(StorageFactory::new(storage.broker(), CheckIntervals::default()));
-        let door = Arc::new(Door::new(DoorConfig::default(), registry.clone()));
-        let access = Access { identity: None, door };
-        let service =
-            BrokerService::new(BrokerParts { config, store, registry, factory, access, linker: None }).await.unwrap();
+        let door = Arc::new(Door::new(door, registry.clone()));
+        let access = Access { identity: identity.map(Arc::new), door };
+        let parts = BrokerParts { config, store, registry, factory, access, linker: None };
+        let service = BrokerService::new(parts).await.unwrap();
         service.start();
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None, None).unwrap();
         let address = listener.local_address().unwrap();
@@ -50,22 +61,22 @@ impl Region {
         Self { storage, service, address }
     }
 
-    async fn open(&self) -> Client {
+    pub async fn open(&self) -> Client {
         Client::over(TcpStream::connect(self.address).await.unwrap())
     }
 
-    async fn connect(&self) -> Client {
+    pub async fn connect(&self) -> Client {
         let mut client = self.open().await;
         client.connect().await;
         client
     }
 }
 
-fn name(text: &str) -> TopicName {
+pub fn name(text: &str) -> TopicName {
     TopicName::parse(text).unwrap()
 }
 
-async fn subscribe_earliest(client: &mut Client, consumer_id: u64, topic: &str, sub_type: SubType) {
+pub async fn subscribe_earliest(client: &mut Client, consumer_id: u64, topic: &str, sub_type: SubType) {
     client
         .send(CommandSubscribe {
             topic: topic.to_owned(),
@@ -80,7 +91,7 @@ async fn subscribe_earliest(client: &mut Client, consumer_id: u64, topic: &str, 
     assert!(matches!(client.body().await, Body::Success(_)));
 }
 
-async fn receive(client: &mut Client) -> (MessageIdData, u64) {
+pub async fn receive(client: &mut Client) -> (MessageIdData, u64) {
     loop {
         let frame = client.next().await.expect("the connection has ended");
         if let Some(Body::Message(message)) = frame.command.body {

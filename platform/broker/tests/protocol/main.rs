@@ -6,6 +6,8 @@ mod client;
 mod clients;
 mod end_to_end;
 mod fake;
+mod guarded;
 mod limits;
 mod producing;
+mod rates;
 mod subscribing;

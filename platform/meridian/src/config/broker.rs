@@ -3,17 +3,18 @@
 use super::storage;
 use crate::ready::Addresses;
 use meridian_broker::config::{AdvertisedListener, SessionLimits, default_topic_limits};
-use meridian_broker::{BrokerConfig, CheckIntervals};
+use meridian_broker::{BrokerConfig, CheckIntervals, StorageOptions};
 use meridian_door::DoorConfig;
 use meridian_identity::tls::TlsFiles;
 use meridian_identity::{IdentityConfig, TokenConfig};
 use meridian_policy::{
     AccessRules, AutoSubscriptionCreation, AutoTopicCreation, BacklogQuotaPolicy, BrokerDefaults, ClusterData,
-    DelayedDelivery, InactiveTopicDeleteMode, InactiveTopics, Persistence, Retention, SchemaCompatibility,
+    DelayedDelivery, DispatchRate, InactiveTopicDeleteMode, InactiveTopics, Persistence, PublishRate, Retention,
+    SchemaCompatibility, SubscribeRate,
 };
 use meridian_registry::SharingSettings;
 use meridian_settings::{Key, Settings};
-use meridian_topic::TopicLimits;
+use meridian_topic::{BrokerLimits, TopicLimits};
 
 fn small(settings: &Settings, key: Key) -> u32 {
     u32::try_from(settings.count(key)).unwrap_or(u32::MAX)
@@ -45,7 +46,7 @@ fn sessions(settings: &Settings) -> SessionLimits {
 /// What namespaces and topics get that set nothing themselves.
 pub fn defaults(settings: &Settings) -> BrokerDefaults {
     let partitioned = settings.text(Key::AllowAutoTopicCreationType) == "partitioned";
-    let quota = |key: Key| if settings.switch(Key::BacklogQuotaCheckEnabled) { settings.number(key) } else { -1 };
+    let with_quotas = settings.switch(Key::BacklogQuotaCheckEnabled);
     let idle_s = match small(settings, Key::BrokerDeleteInactiveTopicsMaxInactiveDurationSeconds) {
         0 => small(settings, Key::BrokerDeleteInactiveTopicsFrequencySeconds),
         set => set,
@@ -64,8 +65,10 @@ pub fn defaults(settings: &Settings) -> BrokerDefaults {
             size_mib: settings.number(Key::DefaultRetentionSizeInMB),
         },
         message_ttl_s: small(settings, Key::TtlDurationDefaultInSeconds),
-        backlog_quota_bytes: quota(Key::BacklogQuotaDefaultLimitBytes),
-        backlog_quota_s: quota(Key::BacklogQuotaDefaultLimitSecond),
+        subscription_expiration_minutes: small(settings, Key::SubscriptionExpirationTimeMinutes),
+        compaction_threshold_bytes: settings.number(Key::BrokerServiceCompactionThresholdInBytes),
+        backlog_quota_bytes: if with_quotas { backlog_quota_bytes(settings) } else { -1 },
+        backlog_quota_s: if with_quotas { settings.number(Key::BacklogQuotaDefaultLimitSecond) } else { -1 },
         backlog_policy: match settings.text(Key::BacklogQuotaDefaultRetentionPolicy) {
             "producer_exception" => BacklogQuotaPolicy::ProducerException,
             "consumer_backlog_eviction" => BacklogQuotaPolicy::ConsumerBacklogEviction,
@@ -103,6 +106,24 @@ pub fn defaults(settings: &Settings) -> BrokerDefaults {
         schema_validation_enforced: settings.switch(Key::IsSchemaValidationEnforced),
         allow_auto_update_schema: settings.switch(Key::IsAllowAutoUpdateSchemaEnabled),
         subscription_types: settings.list(Key::SubscriptionTypesEnabled).into_iter().collect(),
+        publish_rate: PublishRate {
+            publish_throttling_rate_in_msg: settings.number(Key::MaxPublishRatePerTopicInMessages),
+            publish_throttling_rate_in_byte: settings.number(Key::MaxPublishRatePerTopicInBytes),
+        },
+        topic_dispatch_rate: dispatch_rate(
+            settings,
+            Key::DispatchThrottlingRatePerTopicInMsg,
+            Key::DispatchThrottlingRatePerTopicInByte,
+        ),
+        subscription_dispatch_rate: dispatch_rate(
+            settings,
+            Key::DispatchThrottlingRatePerSubscriptionInMsg,
+            Key::DispatchThrottlingRatePerSubscriptionInByte,
+        ),
+        subscribe_rate: SubscribeRate {
+            subscribe_throttling_rate_per_consumer: settings.number(Key::SubscribeThrottlingRatePerConsumer),
+            rate_period_in_second: small(settings, Key::SubscribeRatePeriodPerConsumerInSecond).max(1),
+        },
         ..BrokerDefaults::default()
     }
 }
@@ -114,6 +135,30 @@ pub fn sharing(settings: &Settings) -> SharingSettings {
         keep_tombstones_ms: settings.count(Key::RegionLinkTombstoneRetentionSeconds).saturating_mul(1000),
         ..SharingSettings::default()
     }
+}
+
+/// The limit in bytes, else the older one in GiB.
+fn backlog_quota_bytes(settings: &Settings) -> i64 {
+    let (bytes, gib) =
+        (settings.number(Key::BacklogQuotaDefaultLimitBytes), settings.decimal(Key::BacklogQuotaDefaultLimitGB));
+    if bytes <= 0 && gib > 0.0 { (gib * f64::from(1 << 30)) as i64 } else { bytes }
+}
+
+fn dispatch_rate(settings: &Settings, messages: Key, bytes: Key) -> DispatchRate {
+    DispatchRate {
+        dispatch_throttling_rate_in_msg: settings.number(messages),
+        dispatch_throttling_rate_in_byte: settings.number(bytes),
+        ..DispatchRate::default()
+    }
+}
+
+/// Messages and bytes per second that all topics of the broker share: publishing, dispatch.
+fn shared_rates(settings: &Settings) -> [(u64, u64); 2] {
+    let rate = |messages: Key, bytes: Key| (settings.count(messages), settings.count(bytes));
+    [
+        rate(Key::BrokerPublisherThrottlingMaxMessageRate, Key::BrokerPublisherThrottlingMaxByteRate),
+        rate(Key::DispatchThrottlingRateInMsg, Key::DispatchThrottlingRateInByte),
+    ]
 }
 
 fn schema_rule(name: &str) -> SchemaCompatibility {
@@ -148,13 +193,32 @@ fn topic_limits(settings: &Settings) -> TopicLimits {
 }
 
 /// Pauses between checks of topics.
-pub fn check_intervals(settings: &Settings) -> CheckIntervals {
+fn check_intervals(settings: &Settings) -> CheckIntervals {
     let expiry_s = match settings.count(Key::MessageExpiryCheckIntervalInSeconds) {
         0 => settings.count(Key::MessageExpiryCheckIntervalInMinutes).max(1) * 60,
         own => own,
     };
     let quota_s = settings.count(Key::BacklogQuotaCheckIntervalInSeconds).max(1);
-    CheckIntervals { expiry_ms: expiry_s * 1000, quota_ms: quota_s * 1000 }
+    let compaction_s = settings.count(Key::BrokerServiceCompactionMonitorIntervalInSeconds).max(1);
+    CheckIntervals { expiry_ms: expiry_s * 1000, quota_ms: quota_s * 1000, compaction_ms: compaction_s * 1000 }
+}
+
+/// What topics are run with.
+pub fn storage_options(settings: &Settings) -> StorageOptions {
+    let limits = BrokerLimits::default();
+    put_shared_rates(settings, &limits);
+    StorageOptions {
+        intervals: check_intervals(settings),
+        compaction_keeps_keyless: settings.switch(Key::TopicCompactionRetainNullKey),
+        limits,
+    }
+}
+
+/// Puts the rates that all topics share in force.
+pub fn put_shared_rates(settings: &Settings, limits: &BrokerLimits) {
+    let [publish, dispatch] = shared_rates(settings);
+    limits.publish.set_rate(publish);
+    limits.dispatch.set_rate(dispatch);
 }
 
 /// The region's entry in the cluster registry.
@@ -178,6 +242,7 @@ pub fn door(settings: &Settings) -> DoorConfig {
             wildcards: settings.switch(Key::AuthorizationAllowWildcardsMatching),
         },
         proxy_roles: settings.list(Key::ProxyRoles).into_iter().collect(),
+        original_credentials: settings.switch(Key::AuthenticateOriginalAuthData),
     }
 }
 
@@ -203,6 +268,8 @@ pub fn broker(settings: &Settings, at: &Addresses) -> BrokerConfig {
         topic_load_timeout_s: settings.count(Key::TopicLoadTimeoutSeconds).max(1),
         max_partitions_per_topic: small(settings, Key::MaxNumPartitionsPerPartitionedTopic),
         inactive_topic_check_s: settings.count(Key::BrokerDeleteInactiveTopicsFrequencySeconds).max(1),
+        delete_inactive_partitioned_metadata: settings.switch(Key::BrokerDeleteInactivePartitionedTopicMetadataEnabled),
+        strictly_verify_subscription_names: settings.switch(Key::StrictlyVerifySubscriptionName),
         topic_list_watcher: settings.switch(Key::EnableBrokerTopicListWatcher),
         max_pattern_chars: small(settings, Key::SubscriptionPatternMaxLength) as usize,
         expose_broker_entry_metadata: settings.switch(Key::ExposingBrokerEntryMetadataToClientEnabled),
@@ -278,7 +345,25 @@ mod tests {
         let settings = Settings::default();
         assert_eq!(topic_limits(&settings), default_topic_limits());
         let types = ["Exclusive", "Failover", "Key_Shared", "Shared"].map(str::to_owned);
-        let expected = BrokerDefaults { subscription_types: types.into(), ..BrokerDefaults::default() };
-        assert_eq!(defaults(&settings), expected);
+        let mut found = defaults(&settings);
+        for rate in [&found.topic_dispatch_rate, &found.subscription_dispatch_rate] {
+            assert_eq!(rate.per_second(), (0, 0), "no limit");
+        }
+        assert_eq!((found.publish_rate.per_second(), found.subscribe_rate.limit()), ((0, 0), (0, 30)));
+        let unset = BrokerDefaults::default();
+        found.publish_rate = unset.publish_rate;
+        found.topic_dispatch_rate = unset.topic_dispatch_rate;
+        found.subscription_dispatch_rate = unset.subscription_dispatch_rate;
+        found.subscribe_rate = unset.subscribe_rate;
+        assert_eq!(found, BrokerDefaults { subscription_types: types.into(), ..unset });
+    }
+
+    #[test]
+    fn the_older_quota_in_gib_counts_while_the_one_in_bytes_is_not_set() {
+        let mut settings = Settings::default();
+        settings.set_pair("--set", "backlogQuotaDefaultLimitGB=1.5").unwrap();
+        assert_eq!(defaults(&settings).backlog_quota_bytes, 3 << 29);
+        settings.set_pair("--set", "backlogQuotaDefaultLimitBytes=7").unwrap();
+        assert_eq!(defaults(&settings).backlog_quota_bytes, 7);
     }
 }

@@ -31,3 +31,36 @@ def test_a_pulsar_configuration_is_taken_with_notices(make_region, tmp_path):
 def test_settings_are_printed():
     done = subprocess.run([BINARY, "settings"], capture_output=True, text=True, timeout=30)
     assert "maxMessageSize = 5242880" in done.stdout
+
+
+def refused(tmp_path, *settings):
+    arguments = ["--set", "brokerServicePort=0", "--set", "webServicePort=0"]
+    for setting in settings:
+        arguments += ["--set", setting]
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stderr
+
+
+def test_authentication_without_providers_is_refused(tmp_path):
+    assert "authenticationProviders is empty" in refused(tmp_path, "authenticationEnabled=true")
+
+
+def test_token_authentication_without_a_key_names_the_settings(tmp_path):
+    text = refused(tmp_path, "authenticationEnabled=true", "authenticationProviders=token")
+    assert "tokenSecretKey" in text and "tokenPublicKey" in text
+
+
+def test_a_tls_port_without_a_certificate_names_the_settings(tmp_path):
+    text = refused(tmp_path, "brokerServicePortTls=0")
+    assert "brokerServicePortTls" in text and "tlsCertificateFilePath and tlsKeyFilePath" in text
+
+
+def test_a_disk_threshold_that_is_no_share_is_named(tmp_path):
+    assert "diskUsageThreshold=95: expected a share" in refused(tmp_path, "diskUsageThreshold=95")
+
+
+def test_a_second_process_on_a_data_folder_is_refused(region):
+    done = run(region.folder, "--set", "brokerServicePort=0", "--set", "webServicePort=0")
+    assert done.returncode == 1
+    assert "in use by another process" in done.stderr and str(region.folder / "data") in done.stderr

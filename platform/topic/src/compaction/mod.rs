@@ -77,6 +77,30 @@ pub enum CompactionStatus {
     Error(String),
 }
 
+/// How compactions of a topic went since it was loaded, and what the last one left.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CompactionFigures {
+    /// Entries that the last one left out.
+    pub removed_entries: u64,
+    /// When one last ended well, ms since 1970; 0 = none did.
+    pub succeeded_ms: u64,
+    /// When one last failed, ms since 1970; 0 = none did.
+    pub failed_ms: u64,
+    /// How long the last good one took.
+    pub duration_ms: u64,
+    /// The compacted ledger; entries and bytes are known once a compaction has run since the load.
+    pub ledger: Option<CompactedLedger>,
+}
+
+/// A compacted ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompactedLedger {
+    /// Its id.
+    pub ledger_id: LedgerId,
+    /// Its entries and bytes, if known.
+    pub size: Option<(u64, u64)>,
+}
+
 /// Why a compaction or a read of what it left failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompactionError {

@@ -1,6 +1,6 @@
 //! A log and a cursor made of plain collections, which answer the dispatcher's reads at once, and a trace of what happens.
 
-use super::{Acked, Candidate, Chunk, ConsumerSpec, DispatchLimits, Dispatcher, Effect, Joining};
+use super::{Acked, Candidate, Chunk, ConsumerSpec, DispatchLimits, Dispatcher, Effect, Joining, SharedLimits};
 use crate::api::{ConsumerKey, KeySharedPolicy, SubscriptionType, TopicError};
 use bytes::Bytes;
 use meridian_managed_ledger::LogEntry;
@@ -61,7 +61,7 @@ impl Harness {
 
     pub(super) fn with_limits(sub_type: SubscriptionType, limits: DispatchLimits) -> Self {
         Self {
-            core: Dispatcher::new(sub_type, limits, "persistent://a/b/c".into(), None),
+            core: Dispatcher::new(sub_type, limits, SharedLimits::new(), "persistent://a/b/c".into(), None),
             log: Vec::new(),
             acked: BTreeSet::new(),
             partly: BTreeMap::new(),

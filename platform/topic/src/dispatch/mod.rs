@@ -19,12 +19,14 @@ mod assign;
 mod consumer;
 mod join;
 mod key_shared;
+mod rated;
 mod redelivery;
 mod replay;
 mod single;
 
 pub(crate) use consumer::{Consumer, ConsumerSpec};
 pub(crate) use join::Joining;
+pub(crate) use rated::SharedLimits;
 pub(crate) use redelivery::Acked;
 
 use crate::api::{ConsumerKey, Delivery, SubscriptionType};
@@ -166,6 +168,9 @@ pub(crate) struct Dispatcher {
     /// Nothing is sent until it is released.
     held: bool,
     limiter: Limiter,
+    shared: SharedLimits,
+    /// When the dispatch rate allows more, as last worked out.
+    rate_wake_ms: Option<u64>,
     /// Messages and bytes that the dispatch rate leaves for this round.
     allowance: (u64, u64),
     /// Messages per entry lately, to size reads.
@@ -179,6 +184,7 @@ impl Dispatcher {
     pub(crate) fn new(
         sub_type: SubscriptionType,
         limits: DispatchLimits,
+        shared: SharedLimits,
         topic: Arc<str>,
         partition: Option<u32>,
     ) -> Self {
@@ -201,6 +207,8 @@ impl Dispatcher {
             blocked: false,
             held: false,
             limiter: Limiter::new(limits.rate),
+            shared,
+            rate_wake_ms: None,
             allowance: (u64::MAX, u64::MAX),
             limits,
             messages_per_entry: 1,
@@ -228,6 +236,16 @@ impl Dispatcher {
 
     pub(crate) fn blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// Where reading goes on.
+    pub(crate) fn read_position(&self) -> Position {
+        self.read_position
+    }
+
+    /// Entries that wait to be sent again, or for their key.
+    pub(crate) fn replay_entries(&self) -> u64 {
+        self.replay.len() as u64
     }
 
     pub(crate) fn delayed_entries(&self) -> u64 {
@@ -261,8 +279,10 @@ impl Dispatcher {
     }
 
     /// New limits; blocked states follow at once.
-    pub(crate) fn set_limits(&mut self, limits: DispatchLimits) {
+    pub(crate) fn set_limits(&mut self, limits: DispatchLimits, shared: SharedLimits) {
         self.limiter.set_rate(limits.rate);
+        self.shared = shared;
+        self.rate_wake_ms = None;
         self.delayed.set_tick_ms(limits.delayed_tick_ms);
         self.limits = limits;
         self.update_blocked();
@@ -277,17 +297,6 @@ impl Dispatcher {
 
     fn update_subscription_blocked(&mut self) {
         self.blocked = consumer::blocked_after(self.blocked, self.unacked, self.limits.max_unacked_per_subscription);
-    }
-
-    /// Whether nothing more may be sent of what the dispatch rate allowed for this round.
-    fn rate_used_up(&self) -> bool {
-        self.allowance.0 == 0 || self.allowance.1 == 0
-    }
-
-    /// What the dispatch rate allows for the next round; answers whether that is something.
-    fn take_allowance(&mut self, now_ms: u64) -> bool {
-        self.allowance = self.limiter.available(now_ms);
-        !self.rate_used_up()
     }
 
     /// A consumer gives permits.
@@ -352,7 +361,7 @@ impl Dispatcher {
             return;
         }
         if !self.take_allowance(now_ms) {
-            let at_ms = now_ms + self.limiter.wait_ms(now_ms);
+            let at_ms = self.rate_wake_at(now_ms);
             self.ask_for_wake(Some(at_ms), now_ms);
             return;
         }
@@ -531,10 +540,8 @@ impl Dispatcher {
     fn delivery(&mut self, index: usize, candidate: Candidate, now_ms: u64) -> Delivery {
         let entry = candidate.entry;
         self.messages_per_entry = ((self.messages_per_entry * 3 + candidate.unacked) / 4).max(1);
-        if self.limiter.is_limited() {
-            let (messages, bytes) = (u64::from(candidate.unacked), entry.payload.len() as u64);
-            self.limiter.take(messages, bytes, now_ms);
-            self.allowance = (self.allowance.0.saturating_sub(messages), self.allowance.1.saturating_sub(bytes));
+        if self.allowance != (u64::MAX, u64::MAX) {
+            self.take_from_rates(u64::from(candidate.unacked), entry.payload.len() as u64, now_ms);
         }
         let consumer = &mut self.consumers[index];
         consumer.permits -= i64::from(candidate.unacked);

@@ -1,10 +1,9 @@
 //! Figures, and what cannot be done without storage.
 
 use super::{NonPersistentTopic, Peer, State, Subscription, refuse};
-use crate::api::{
-    BoxFuture, ConsumerKey, ConsumerStats, ProducerStats, SubscriptionStats, TopicError, TopicErrorKind, TopicStats,
-};
-use crate::rates::Rate;
+use crate::api::{BoxFuture, ConsumerKey, ConsumerStats, SubscriptionStats, TopicError, TopicErrorKind, TopicStats};
+use crate::compaction::CompactionFigures;
+use crate::rates::{Rate, total};
 
 /// The answer to a call that needs something stored.
 pub(super) fn unsupported<T: std::marker::Send + 'static>(what: &str) -> BoxFuture<'static, Result<T, TopicError>> {
@@ -32,6 +31,7 @@ fn consumer_stats(subscription: &Subscription, peer: &Peer) -> Option<ConsumerSt
         ack_rate: 0.0,
         last_acked_ms: 0,
         last_consumed_ms: member.counters.last_consumed_ms,
+        last_flow_ms: member.counters.last_flow_ms,
         key_hash_ranges: subscription.fanout.ranges(peer.key),
     })
 }
@@ -49,14 +49,17 @@ fn subscription_stats(name: &str, subscription: &Subscription) -> SubscriptionSt
         durable: subscription.durable,
         replicated: false,
         backlog_entries: 0,
+        backlog_bytes: 0,
+        read_position: None,
+        replay_entries: 0,
         delayed_entries: 0,
         unacked_messages: 0,
         blocked_on_unacked: false,
         active_consumer: active.map(|member| member.name.to_string()),
         messages_out: subscription.past_messages_out + counters().map(|one| one.messages_out).sum::<u64>(),
         bytes_out: subscription.past_bytes_out + counters().map(|one| one.bytes_out).sum::<u64>(),
-        rate_out: consumers.iter().map(|one| one.rate_out).sum(),
-        throughput_out: consumers.iter().map(|one| one.throughput_out).sum(),
+        rate_out: total(consumers.iter().map(|one| one.rate_out)),
+        throughput_out: total(consumers.iter().map(|one| one.throughput_out)),
         rate_redeliver: 0.0,
         rate_expired: 0.0,
         expired_total: 0,
@@ -84,15 +87,7 @@ fn sample_pair(rates: &mut (Rate, Rate), messages: u64, bytes: u64, now_ms: u64)
 impl State {
     pub(super) fn sample(&mut self, now_ms: u64) {
         let (messages_in, bytes_in) = (self.totals.messages_in, self.totals.bytes_in);
-        sample_pair(&mut self.totals.rates, messages_in, bytes_in, now_ms);
-        let known = std::mem::take(&mut self.totals.producer_rates);
-        for producer in self.producers.present() {
-            let found = known.iter().find(|(key, _, _)| *key == producer.key);
-            let mut rates =
-                found.map_or((Rate::default(), Rate::default()), |(_, messages, bytes)| (*messages, *bytes));
-            sample_pair(&mut rates, producer.counters.messages_in, producer.counters.bytes_in, now_ms);
-            self.totals.producer_rates.push((producer.key, rates.0, rates.1));
-        }
+        self.totals.rates.sample(&self.producers, messages_in, bytes_in, now_ms);
         for subscription in self.subscriptions.values_mut() {
             for member in subscription.fanout.members() {
                 if let Some(peer) = subscription.peers.iter_mut().find(|peer| peer.key == member.key) {
@@ -108,30 +103,6 @@ impl State {
             Some((consumer_stats(subscription, peer)?, subscription_stats(name, subscription)))
         })
     }
-
-    fn producer_stats(&self) -> Vec<ProducerStats> {
-        let rate_of = |key| {
-            let found = self.totals.producer_rates.iter().find(|(other, _, _)| *other == key);
-            found.map_or((0.0, 0.0), |(_, messages, bytes)| (messages.per_second(), bytes.per_second()))
-        };
-        let stats = |producer: &crate::producers::Producer<super::Client>| {
-            let (rate_in, throughput_in) = rate_of(producer.key);
-            ProducerStats {
-                producer_id: producer.producer_id,
-                name: producer.name.to_string(),
-                access_mode: producer.access_mode,
-                address: producer.sink.0.peer_address(),
-                client_version: producer.sink.0.client_version(),
-                connected_since_ms: producer.connected_ms,
-                metadata: producer.metadata.clone(),
-                messages_in: producer.counters.messages_in,
-                bytes_in: producer.counters.bytes_in,
-                rate_in,
-                throughput_in,
-            }
-        };
-        self.producers.present().map(stats).collect()
-    }
 }
 
 impl NonPersistentTopic {
@@ -145,10 +116,10 @@ impl NonPersistentTopic {
             bytes_in,
             messages_out: subscriptions.iter().map(|stats| stats.messages_out).sum(),
             bytes_out: subscriptions.iter().map(|stats| stats.bytes_out).sum(),
-            rate_in: state.totals.rates.0.per_second(),
-            throughput_in: state.totals.rates.1.per_second(),
-            rate_out: subscriptions.iter().map(|stats| stats.rate_out).sum(),
-            throughput_out: subscriptions.iter().map(|stats| stats.throughput_out).sum(),
+            rate_in: state.totals.rates.messages(),
+            throughput_in: state.totals.rates.bytes(),
+            rate_out: total(subscriptions.iter().map(|stats| stats.rate_out)),
+            throughput_out: total(subscriptions.iter().map(|stats| stats.throughput_out)),
             average_message_bytes: if messages_in == 0 { 0.0 } else { bytes_in as f64 / messages_in as f64 },
             storage_bytes: 0,
             backlog_bytes: 0,
@@ -156,7 +127,10 @@ impl NonPersistentTopic {
             deduplication: false,
             publish_latency_us_p50: 0,
             publish_latency_us_p99: 0,
-            producers: state.producer_stats(),
+            publish_limited_times: state.gate.limited_times(),
+            publishes_waiting: state.gate.waiting(),
+            compaction: CompactionFigures::default(),
+            producers: state.totals.rates.stats(&state.producers),
             links: Vec::new(),
             waiting_producers: state.producers.waiters(),
             subscriptions,

@@ -98,6 +98,7 @@ impl NonPersistentTopic {
         }
         let limits = state.limits.clone();
         self.check_subscribe(&state, request, &limits)?;
+        state.subscribe_rates.check(request, limits.subscribe_rate, now_ms)?;
         let partition = self.name.partition();
         let subscription = state.subscriptions.entry(request.subscription.clone()).or_insert_with(|| Subscription {
             durable: request.durable,

@@ -15,6 +15,7 @@
 mod admin;
 mod clients;
 mod subscription;
+mod throttling;
 
 use crate::api::{
     AckRequest, BoxFuture, ClientSink, ConsumerKey, ConsumerStats, Delivery, LastMessage, ProducerKey, ProducerReady,
@@ -22,29 +23,20 @@ use crate::api::{
     TopicLimits, TopicStats,
 };
 use crate::clock::Clock;
-use crate::producers::{ProducerEffect, Producers, Send};
-use crate::rates::Rate;
+use crate::figures::{Client, ProducerRates};
+use crate::producers::{ProducerEffect, Producers, PublishGate, Send};
+use crate::rates::{BrokerLimits, Rate, SubscribeRates};
 use meridian_managed_ledger::{Appended, LogEntry};
 use meridian_types::{Position, TopicName};
 use meridian_wire::key::{NO_KEY, key_hash, sticky_hash};
 use meridian_wire::payload::summarize;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use subscription::Fanout;
 
 /// Where a message "is" that is kept nowhere.
 const NOWHERE: Position = Position::new(0, 0);
-
-/// A client's connection; two are equal if they are the same one.
-#[derive(Clone)]
-struct Client(Arc<dyn ClientSink>);
-
-impl PartialEq for Client {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
-    }
-}
 
 /// A connected consumer beside its [`subscription::Member`].
 struct Peer {
@@ -70,12 +62,15 @@ struct Subscription {
 struct Totals {
     messages_in: u64,
     bytes_in: u64,
-    rates: (Rate, Rate),
-    producer_rates: Vec<(ProducerKey, Rate, Rate)>,
+    rates: ProducerRates,
 }
 
 struct State {
     producers: Producers<Client>,
+    gate: PublishGate,
+    /// A timer will look at the gate.
+    gate_timer_runs: bool,
+    subscribe_rates: SubscribeRates,
     subscriptions: BTreeMap<String, Subscription>,
     totals: Totals,
     limits: TopicLimits,
@@ -86,6 +81,8 @@ struct State {
 /// A non-persistent topic.
 pub struct NonPersistentTopic {
     name: TopicName,
+    me: Weak<NonPersistentTopic>,
+    shared: BrokerLimits,
     clock: Arc<dyn Clock>,
     loaded_ms: u64,
     state: Mutex<State>,
@@ -100,18 +97,21 @@ fn key_of(payload: &[u8]) -> u32 {
 }
 
 impl NonPersistentTopic {
-    /// A topic without clients.
-    pub fn new(name: TopicName, limits: TopicLimits, clock: Arc<dyn Clock>) -> Arc<Self> {
+    /// A topic without clients; `shared` are the rates of all topics of the process together.
+    pub fn new(name: TopicName, limits: TopicLimits, shared: BrokerLimits, clock: Arc<dyn Clock>) -> Arc<Self> {
         let now_ms = clock.now_ms();
         let state = State {
             producers: Producers::new(None),
+            gate: PublishGate::new(limits.publish_rate),
+            gate_timer_runs: false,
+            subscribe_rates: SubscribeRates::default(),
             subscriptions: BTreeMap::new(),
             totals: Totals::default(),
             limits,
             is_closed: false,
             last_activity_ms: now_ms,
         };
-        Arc::new(Self { name, clock, loaded_ms: now_ms, state: Mutex::new(state) })
+        Arc::new_cyclic(|me| Self { name, me: me.clone(), shared, clock, loaded_ms: now_ms, state: Mutex::new(state) })
     }
 
     /// What a send is refused for. Metadata is read only if a rule needs it.
@@ -233,11 +233,13 @@ impl TopicHandle for NonPersistentTopic {
         let (now_us, now_ms) = (self.clock.monotonic_us(), self.clock.now_ms());
         let mut state = self.state.lock();
         let sends = batch.into_iter().map(|publish| Self::checked(publish, &state.limits)).collect();
+        let sends = self.through_gate(&mut state, producer, sends, now_ms);
         state.publish(producer, sends, now_us, now_ms);
     }
 
     fn remove_producer(&self, producer: ProducerKey) -> BoxFuture<'_, ()> {
         let mut state = self.state.lock();
+        state.gate.forget(producer);
         state.producers.leave(producer);
         state.run_producers(None, self.clock.now_ms());
         Box::pin(std::future::ready(()))
@@ -295,7 +297,10 @@ impl TopicHandle for NonPersistentTopic {
     }
 
     fn set_limits(&self, limits: TopicLimits) {
-        self.state.lock().limits = limits;
+        let mut state = self.state.lock();
+        state.gate.set_rate(limits.publish_rate);
+        state.limits = limits;
+        self.release_held(&mut state);
     }
 
     fn tick(&self, now_ms: u64) {

@@ -95,7 +95,7 @@ impl ClientSink for Recorder {
 
 fn topic() -> Arc<NonPersistentTopic> {
     let name = TopicName::parse("non-persistent://public/default/t").unwrap();
-    NonPersistentTopic::new(name, limits(), Arc::new(SystemClock))
+    NonPersistentTopic::new(name, limits(), BrokerLimits::default(), Arc::new(SystemClock))
 }
 
 fn limits() -> TopicLimits {
@@ -124,11 +124,15 @@ fn limits() -> TopicLimits {
         dispatch_round_robin_entries: 20,
         backlog_quota_bytes: 0,
         backlog_quota_s: 0,
-        backlog_policy: 0,
+        backlog_bytes_policy: 0,
+        backlog_age_policy: 0,
         allowed_types: Vec::new(),
         publish_rate: (0, 0),
         dispatch_rate: (0, 0),
-        subscribe_rate: 0,
+        topic_dispatch_rate: (0, 0),
+        subscribe_rate: (0, 30),
+        subscription_expiration_minutes: 0,
+        compaction_threshold_bytes: 0,
     }
 }
 

@@ -5,9 +5,13 @@
 //! Failure: a failed compaction leaves the old view; its text is in the status.
 
 use super::PersistentTopic;
+use super::quota::bytes_from;
 use super::subscription::Subscription;
 use crate::api::{BoxFuture, InitialCursor, LastMessage, SubscribeRequest, TopicError, TopicErrorKind};
-use crate::compaction::{CompactedView, CompactionOptions, CompactionSource, CompactionStatus, Horizon, compact};
+use crate::compaction::{
+    Compacted, CompactedLedger, CompactedView, CompactionFigures, CompactionOptions, CompactionSource,
+    CompactionStatus, Horizon, compact,
+};
 use meridian_ledger::LedgerOptions;
 use meridian_managed_ledger::{AckPosition, CursorOptions, InitialPosition, LogEntry, LogError};
 use meridian_types::{EntryId, Position};
@@ -23,6 +27,7 @@ const COMPACTION_CURSOR: &str = "__compaction";
 pub(super) struct Compacting {
     status: CompactionStatus,
     view: Option<Arc<CompactedView>>,
+    figures: CompactionFigures,
 }
 
 impl CompactionSource for PersistentTopic {
@@ -71,19 +76,64 @@ impl PersistentTopic {
         }
         let Some(topic) = self.me.upgrade() else { return self.refuse_if_closed() };
         self.deps.runtime.spawn(async move {
-            let status = match topic.run_compaction().await {
-                Ok(()) => CompactionStatus::Success,
+            let begun_ms = topic.now_ms();
+            let outcome = topic.run_compaction().await;
+            let now_ms = topic.now_ms();
+            let mut compacting = topic.compacting.lock();
+            let compacting = compacting.get_or_insert_default();
+            compacting.status = match outcome {
+                Ok(done) => {
+                    compacting.figures.succeeded_ms = now_ms;
+                    compacting.figures.duration_ms = now_ms.saturating_sub(begun_ms);
+                    if let Some(done) = done {
+                        let (ledger_id, size) = (done.horizon.ledger_id, Some((done.entries_out, done.bytes_out)));
+                        compacting.figures.removed_entries = done.entries_in.saturating_sub(done.entries_out);
+                        compacting.figures.ledger = Some(CompactedLedger { ledger_id, size });
+                    }
+                    CompactionStatus::Success
+                }
                 Err(error) => {
                     tracing::warn!(topic = %topic.name, %error, "compaction failed");
+                    compacting.figures.failed_ms = now_ms;
                     CompactionStatus::Error(error.message)
                 }
             };
-            topic.compacting.lock().get_or_insert_default().status = status;
         });
         Ok(())
     }
 
-    async fn run_compaction(&self) -> Result<(), TopicError> {
+    /// Starts a compaction by itself when enough came since the last one.
+    pub(super) fn compact_if_due(&self) {
+        let threshold_bytes = self.limits.read().compaction_threshold_bytes;
+        if threshold_bytes == 0 {
+            return;
+        }
+        let horizon = Horizon::of(&self.log.properties());
+        let from = horizon.map_or(Position::EARLIEST, |horizon| horizon.position.next_in_ledger());
+        let bytes = bytes_from(&self.log.info().ledgers, from);
+        if bytes <= threshold_bytes {
+            return;
+        }
+        match self.start_compaction() {
+            Ok(()) => {
+                tracing::info!(topic = %self.name, bytes, threshold_bytes, "compaction starts: over its threshold")
+            }
+            Err(error) if error.kind == TopicErrorKind::Busy => {}
+            Err(error) => tracing::debug!(topic = %self.name, %error, "no compaction now"),
+        }
+    }
+
+    pub(super) fn compaction_figures(&self) -> CompactionFigures {
+        let mut figures =
+            self.compacting.lock().as_ref().map(|compacting| compacting.figures.clone()).unwrap_or_default();
+        if figures.ledger.is_none() {
+            let horizon = Horizon::of(&self.log.properties());
+            figures.ledger = horizon.map(|horizon| CompactedLedger { ledger_id: horizon.ledger_id, size: None });
+        }
+        figures
+    }
+
+    async fn run_compaction(&self) -> Result<Option<Compacted>, TopicError> {
         let failed = |error: &dyn std::fmt::Display| TopicError::new(TopicErrorKind::Persistence, error.to_string());
         let internal = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
         let cursor = self.log.open_cursor(COMPACTION_CURSOR, InitialPosition::Earliest, internal).await?;
@@ -101,7 +151,7 @@ impl PersistentTopic {
             keep_keyless: self.deps.compaction_keeps_keyless,
         };
         let Some(done) = compact(self, &*self.deps.ledgers, &options).await.map_err(|error| failed(&error))? else {
-            return Ok(());
+            return Ok(None);
         };
         self.compacting.lock().get_or_insert_default().view = None;
         let position = done.horizon.position;
@@ -109,7 +159,7 @@ impl PersistentTopic {
         tracing::info!(
             topic = %self.name, keys = done.keys, bytes_in = done.bytes_in, bytes_out = done.bytes_out, "compacted"
         );
-        Ok(())
+        Ok(Some(done))
     }
 
     pub(super) fn compaction(&self) -> CompactionStatus {

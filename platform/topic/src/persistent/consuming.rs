@@ -18,6 +18,9 @@ use std::time::Duration;
 /// Cursor property that marks a subscription whose state is replicated.
 pub(super) const REPLICATED_PROPERTY: &str = "pulsar.replicated.subscription";
 
+/// In front of the names of properties that came with a cumulative ack, among those of the cursor.
+pub const ACK_PROPERTY_PREFIX: &str = "pulsar.ack.";
+
 /// What came of an attempt to join.
 enum Attempt {
     Joined,
@@ -38,6 +41,7 @@ impl PersistentTopic {
     pub(super) async fn attach(&self, request: SubscribeRequest) -> Result<ConsumerKey, TopicError> {
         let limits = self.limits();
         self.check_subscribe(&request, &limits)?;
+        self.check_subscribe_rate(&request, &limits)?;
         loop {
             self.refuse_if_closed()?;
             self.gate_for_consumer(request.durable)?;
@@ -100,6 +104,15 @@ impl PersistentTopic {
             return Err(refuse(TopicErrorKind::ConsumerBusy, "Topic reached max consumers limit"));
         }
         Ok(())
+    }
+
+    fn check_subscribe_rate(&self, request: &SubscribeRequest, limits: &TopicLimits) -> Result<(), TopicError> {
+        let mut rates = self.subscribe_rates.lock();
+        if limits.subscribe_rate.0 == 0 {
+            *rates = None;
+            return Ok(());
+        }
+        rates.get_or_insert_default().check(request, limits.subscribe_rate, self.now_ms())
     }
 
     async fn wait_for_unfencing(&self, subscription: &Subscription) -> Result<(), TopicError> {
@@ -250,6 +263,8 @@ impl PersistentTopic {
         };
         active.core.join(joining, now_ms)?;
         active.peers.push(Peer::new(key, request, now_ms));
+        state.last_client_ms = now_ms;
+        let Some(active) = state.active.as_mut() else { return Ok(Attempt::Gone) };
         if self.terminated.load(Ordering::Acquire) {
             self.announce_end(subscription, active);
         }
@@ -268,8 +283,8 @@ impl PersistentTopic {
         limits: &TopicLimits,
     ) -> &'a mut Active {
         let new_core = || {
-            let limits = Self::dispatch_limits(limits, durable);
-            Dispatcher::new(sub_type, limits, self.name.as_str().into(), self.partition())
+            let (own, shared) = (Self::dispatch_limits(limits, durable), self.shared_dispatch_limits(limits));
+            Dispatcher::new(sub_type, own, shared, self.name.as_str().into(), self.partition())
         };
         let active = state.active.get_or_insert_with(|| Box::new(Active::new(new_core())));
         if active.core.sub_type() != sub_type {
@@ -309,13 +324,24 @@ impl PersistentTopic {
     ) -> Option<BoxFuture<'static, Result<(), TopicError>>> {
         let subscription = self.subscription_of(key)?;
         let receipt = request.receipt;
+        let properties = match request.mode {
+            AckMode::Cumulative => request.properties.clone(),
+            AckMode::Individual => BTreeMap::new(),
+        };
         let result = self.apply_ack(&subscription, key, request);
+        let attaching = (!properties.is_empty() && result.is_ok()).then(|| attach(subscription.clone(), properties));
         if !receipt {
+            if let Some(attaching) = attaching {
+                self.deps.runtime.spawn(attaching);
+            }
             return None;
         }
         let cursor = subscription.cursor.clone();
         Some(Box::pin(async move {
             result?;
+            if let Some(attaching) = attaching {
+                attaching.await?;
+            }
             Ok(cursor.persisted().await?)
         }))
     }
@@ -415,6 +441,7 @@ impl PersistentTopic {
         let mut state = subscription.state.lock();
         let first_unacked = subscription.start(self);
         let now_ms = self.now_ms();
+        state.last_client_ms = now_ms;
         let Some(active) = state.active.as_mut() else { return false };
         active.remove(key, now_ms, first_unacked);
         let last = active.peers.is_empty();
@@ -436,6 +463,17 @@ impl PersistentTopic {
             tracing::debug!(topic = %self.name, subscription = %subscription.name, %error, "a reader's cursor stays");
         }
     }
+}
+
+/// Keeps the properties of a cumulative ack with its cursor, in place of those of the one before. One at a time, so that
+/// the last one stays.
+async fn attach(subscription: Arc<Subscription>, given: BTreeMap<String, i64>) -> Result<(), TopicError> {
+    let _turn = subscription.ack_properties.lock().await;
+    let mut properties = subscription.cursor.properties();
+    properties.retain(|name, _| !name.starts_with(ACK_PROPERTY_PREFIX));
+    properties
+        .extend(given.into_iter().map(|(name, value)| (format!("{ACK_PROPERTY_PREFIX}{name}"), value.to_string())));
+    Ok(subscription.cursor.set_properties(properties).await?)
 }
 
 /// A start position of the wire.

@@ -1,5 +1,6 @@
 //! The topic as sessions and the admin API see it.
 
+use super::entries::publish_time_ms as publish_time_ms_of;
 use super::{PersistentTopic, shared_limits};
 use crate::api::{
     AckRequest, BoxFuture, ConsumerKey, ConsumerStats, Gate, LastMessage, ProducerKey, ProducerReady, ProducerRequest,
@@ -87,9 +88,14 @@ impl TopicHandle for PersistentTopic {
         let limits = shared_limits(limits);
         *self.limits.write() = limits.clone();
         self.follow_dedup_limit(&limits);
+        self.follow_publish_rate(limits.publish_rate);
+        if let Some(limiter) = self.dispatch_limit.get() {
+            limiter.set_rate(limits.topic_dispatch_rate);
+        }
+        let shared = self.shared_dispatch_limits(&limits);
         for subscription in self.connected_subscriptions() {
             let limits = Self::dispatch_limits(&limits, subscription.durable);
-            subscription.with_core(self, |active, _| active.core.set_limits(limits));
+            subscription.with_core(self, |active, _| active.core.set_limits(limits, shared.clone()));
         }
     }
 
@@ -129,6 +135,10 @@ impl TopicHandle for PersistentTopic {
 
     fn entry(&self, position: Position) -> BoxFuture<'_, Result<Option<LogEntry>, TopicError>> {
         Box::pin(self.entry_at(position))
+    }
+
+    fn position_at(&self, publish_time_ms: u64) -> BoxFuture<'_, Result<Position, TopicError>> {
+        Box::pin(async move { Ok(self.log.find_by_time(publish_time_ms, &publish_time_ms_of).await?) })
     }
 
     fn compact(&self) -> BoxFuture<'_, Result<(), TopicError>> {

@@ -1,6 +1,7 @@
 //! Closing, deleting, terminating; the tick.
 
 use super::PersistentTopic;
+use super::consuming::REPLICATED_PROPERTY;
 use super::subscription::Subscription;
 use crate::api::{TopicError, TopicErrorKind};
 use meridian_managed_ledger::LogError;
@@ -45,6 +46,38 @@ impl PersistentTopic {
         self.deps.runtime.spawn(async move {
             for reader in readers {
                 topic.delete_if_idle(&reader).await;
+            }
+        });
+    }
+
+    /// Durable subscriptions that had no consumer and no ack for the policy's time go.
+    fn drop_unused_subscriptions(&self, now_ms: u64) {
+        let unused_ms = u64::from(self.limits.read().subscription_expiration_minutes) * 60_000;
+        let Some(topic) = self.me.upgrade().filter(|_| unused_ms != 0) else { return };
+        let is_unused = |subscription: &Arc<Subscription>| {
+            let cursor = subscription.cursor.info();
+            let state = subscription.state.lock();
+            let last_ms = cursor.last_active_ms.max(state.last_client_ms).max(self.loaded_ms);
+            let is_replicated = cursor.properties.contains_key(REPLICATED_PROPERTY);
+            subscription.durable
+                && !is_replicated
+                && Subscription::connected_type(&state).is_none()
+                && now_ms.saturating_sub(last_ms) > unused_ms
+        };
+        let unused: Vec<_> = self.all_subscriptions().into_iter().filter(is_unused).collect();
+        if unused.is_empty() {
+            return;
+        }
+        self.deps.runtime.spawn(async move {
+            for subscription in unused {
+                match topic.delete_named(&subscription.name, false).await {
+                    Ok(()) => tracing::info!(
+                        topic = %topic.name, subscription = %subscription.name, "deleted: nobody has used it"
+                    ),
+                    Err(error) => tracing::debug!(
+                        topic = %topic.name, subscription = %subscription.name, %error, "an unused subscription stays"
+                    ),
+                }
             }
         });
     }
@@ -98,6 +131,10 @@ impl PersistentTopic {
         if due(&self.next_expiry_ms, now_ms, self.deps.expiry_check_ms) {
             self.start_expiry(now_ms);
             self.drop_abandoned_readers();
+            self.drop_unused_subscriptions(now_ms);
+        }
+        if due(&self.next_compaction_ms, now_ms, self.deps.compaction_check_ms) {
+            self.compact_if_due();
         }
         if due(&self.next_quota_ms, now_ms, self.deps.quota_check_ms) {
             self.start_quota_check(now_ms);

@@ -27,18 +27,21 @@ mod quota;
 mod seeking;
 mod stats;
 mod subscription;
+mod throttling;
 
 use crate::api::{ConsumerKey, Gate, TopicError, TopicErrorKind, TopicLimits};
 use crate::clock::Clock;
-use crate::dispatch::DispatchLimits;
+use crate::dispatch::{DispatchLimits, SharedLimits};
+use crate::rates::{BrokerLimits, SharedLimiter, SubscribeRates};
 use compacting::Compacting;
+pub use consuming::ACK_PROPERTY_PREFIX;
 use meridian_ledger::Ledgers;
 use meridian_managed_ledger::{Appended, LogError, LogSettings, LogSink, ManagedLedger, ManagedLedgers};
 use meridian_types::TopicName;
 use parking_lot::{Mutex, RwLock};
 use producing::{LogAnswer, ProducerSide};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use subscription::Subscription;
 
@@ -70,6 +73,10 @@ pub struct TopicDeps {
     pub expiry_check_ms: u64,
     /// Pause between two checks of backlog quotas.
     pub quota_check_ms: u64,
+    /// Pause between two looks whether a compaction is due.
+    pub compaction_check_ms: u64,
+    /// Rates that all topics of the process share.
+    pub limits: BrokerLimits,
     /// Storage of compacted ledgers: the same that the logs stand on.
     pub ledgers: Arc<dyn Ledgers>,
     /// Compaction keeps messages without a key.
@@ -106,12 +113,17 @@ pub struct PersistentTopic {
     origins: origins::OriginsState,
     closed: AtomicBool,
     terminated: AtomicBool,
-    quota_exceeded: AtomicBool,
+    /// Bits of the quotas that are exceeded.
+    quota_exceeded: AtomicU8,
+    /// Of all subscriptions together, once there was a limit.
+    dispatch_limit: OnceLock<Arc<SharedLimiter>>,
+    subscribe_rates: Mutex<Option<Box<SubscribeRates>>>,
     gate: RwLock<Gate>,
     loaded_ms: u64,
     last_activity_ms: AtomicU64,
     next_expiry_ms: AtomicU64,
     next_quota_ms: AtomicU64,
+    next_compaction_ms: AtomicU64,
 }
 
 /// The log's way to its topic; empty while the log is being opened.
@@ -196,12 +208,15 @@ impl PersistentTopic {
             snapshotting: AtomicBool::new(false),
             origins: origins::OriginsState::default(),
             closed: AtomicBool::new(false),
-            quota_exceeded: AtomicBool::new(false),
+            quota_exceeded: AtomicU8::new(0),
+            dispatch_limit: OnceLock::new(),
+            subscribe_rates: Mutex::new(None),
             gate: RwLock::default(),
             loaded_ms: now_ms,
             last_activity_ms: AtomicU64::new(now_ms),
             next_expiry_ms: AtomicU64::new(now_ms.saturating_add(deps.expiry_check_ms)),
             next_quota_ms: AtomicU64::new(now_ms.saturating_add(deps.quota_check_ms)),
+            next_compaction_ms: AtomicU64::new(now_ms.saturating_add(deps.compaction_check_ms)),
             deps,
         });
         let _ = sink.topic.set(Arc::downgrade(&topic));
@@ -278,6 +293,17 @@ impl PersistentTopic {
             delayed_tick_ms: limits.delayed_tick_ms,
             rate: limits.dispatch_rate,
         }
+    }
+
+    /// Limits that a subscription's dispatch shares with others: the topic's, if it has one, and the broker's.
+    fn shared_dispatch_limits(&self, limits: &TopicLimits) -> SharedLimits {
+        let mut shared = SharedLimits::new();
+        if limits.topic_dispatch_rate != (0, 0) {
+            self.dispatch_limit.get_or_init(|| Arc::new(SharedLimiter::new(limits.topic_dispatch_rate)));
+        }
+        shared.extend(self.dispatch_limit.get().cloned());
+        shared.push(self.deps.limits.dispatch.clone());
+        shared
     }
 
     fn partition(&self) -> Option<u32> {

@@ -1,12 +1,11 @@
 //! Producers and publishing: calls in, appends out, answers of the log back.
 
 use super::{EPOCH_PROPERTY, PersistentTopic, next_key};
-use crate::api::{
-    ClientSink, ProducerKey, ProducerReady, ProducerRequest, Publish, TopicError, TopicErrorKind, TopicLimits,
-};
+use crate::api::{ProducerKey, ProducerReady, ProducerRequest, Publish, TopicError, TopicErrorKind, TopicLimits};
 use crate::dedup::Sequence;
+use crate::figures::{Client, ProducerRates};
 use crate::origins::{LinkIdentity, Origin, is_link};
-use crate::producers::{Admission, Applicant, ProducerEffect, Producers, Send};
+use crate::producers::{Admission, Applicant, ProducerEffect, Producers, PublishGate, Send};
 use meridian_managed_ledger::{Appended, LogError};
 use meridian_types::{Classify, ErrorClass};
 use meridian_wire::metadata::MetadataSummary;
@@ -16,16 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// A client's connection; two are equal if they are the same one.
-#[derive(Clone)]
-pub(super) struct Client(pub(super) Arc<dyn ClientSink>);
-
-impl PartialEq for Client {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
-    }
-}
 
 /// An answer of the log that waits for the producers' lock.
 pub(super) enum LogAnswer {
@@ -40,20 +29,25 @@ pub(super) struct ProducerSide {
     admissions: Vec<(ProducerKey, oneshot::Sender<Result<ProducerReady, TopicError>>)>,
     /// Calls that wait for a producer's last answer.
     departures: Vec<(ProducerKey, oneshot::Sender<()>)>,
+    pub(super) gate: PublishGate,
+    /// A timer will look at the gate.
+    pub(super) gate_timer_runs: bool,
     pub(super) latency: super::stats::LatencyHistogram,
-    pub(super) rates: super::stats::ProducerRates,
+    pub(super) rates: ProducerRates,
     pub(super) messages_in: u64,
     pub(super) bytes_in: u64,
 }
 
 impl ProducerSide {
-    fn new(epoch: Option<u64>) -> Box<Self> {
+    fn new(epoch: Option<u64>, publish_rate: (u64, u64)) -> Box<Self> {
         Box::new(Self {
             core: Producers::new(epoch),
+            gate: PublishGate::new(publish_rate),
+            gate_timer_runs: false,
             admissions: Vec::new(),
             departures: Vec::new(),
             latency: super::stats::LatencyHistogram::default(),
-            rates: super::stats::ProducerRates::default(),
+            rates: ProducerRates::default(),
             messages_in: 0,
             bytes_in: 0,
         })
@@ -65,7 +59,8 @@ impl PersistentTopic {
     pub(super) fn with_producers<R>(&self, event: impl FnOnce(&mut ProducerSide) -> R) -> R {
         let result = {
             let mut guard = self.producers.lock();
-            let side = guard.get_or_insert_with(|| ProducerSide::new(self.stored_epoch()));
+            let side =
+                guard.get_or_insert_with(|| ProducerSide::new(self.stored_epoch(), self.limits.read().publish_rate));
             // What the log has said before comes first: nothing passes a send that is known to have failed.
             self.take_answers(side);
             let result = event(side);
@@ -204,15 +199,10 @@ impl PersistentTopic {
         if self.terminated.load(Ordering::Acquire) {
             return Err(TopicError::new(TopicErrorKind::TopicTerminated, "Topic was already terminated"));
         }
-        if self.quota_exceeded.load(Ordering::Relaxed) {
+        if let Some(kind) = self.quota_refusal(limits) {
             // Somebody waits for room: look again soon, not only at the next round.
             self.hasten_quota_check();
-            let message = "Cannot create producer on topic with backlog quota exceeded";
-            match limits.backlog_policy {
-                0 => return Err(TopicError::new(TopicErrorKind::ProducerBlockedQuotaExceededError, message)),
-                1 => return Err(TopicError::new(TopicErrorKind::ProducerBlockedQuotaExceededException, message)),
-                _ => {}
-            }
+            return Err(TopicError::new(kind, "Cannot create producer on topic with backlog quota exceeded"));
         }
         // Clients fail what they hold with this error and go on trying, where others would be repeated without end.
         if let Some(reason) = self.log.unwritable() {
@@ -236,22 +226,29 @@ impl PersistentTopic {
             None => batch.into_iter().map(|publish| check_send(publish, &limits, now_ms)).collect(),
         };
         self.with_producers(|side| {
-            let appends = side.core.publish(key, sends, now_us, now_ms);
-            if appends.is_empty() {
-                return;
-            }
-            for append in &appends {
-                side.messages_in += u64::from(append.messages);
-                side.bytes_in += append.payload.len() as u64;
-            }
-            self.log.append(appends);
+            let sends = self.through_gate(side, key, sends, now_ms);
+            self.store(side, key, sends, now_us, now_ms);
         });
         self.touch(now_ms);
+    }
+
+    /// Hands sends that may pass to the log (T1).
+    pub(super) fn store(&self, side: &mut ProducerSide, key: ProducerKey, sends: Vec<Send>, now_us: u64, now_ms: u64) {
+        let appends = side.core.publish(key, sends, now_us, now_ms);
+        if appends.is_empty() {
+            return;
+        }
+        for append in &appends {
+            side.messages_in += u64::from(append.messages);
+            side.bytes_in += append.payload.len() as u64;
+        }
+        self.log.append(appends);
     }
 
     /// Removes a producer after its last answer, or after the deadline.
     pub(super) async fn dismiss(&self, key: ProducerKey) {
         let gone = self.with_producers(|side| {
+            side.gate.forget(key);
             side.core.leave(key);
             side.core.is_leaving(key).then(|| {
                 let (call, gone) = oneshot::channel();

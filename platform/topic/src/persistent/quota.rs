@@ -5,7 +5,7 @@
 
 use super::PersistentTopic;
 use super::subscription::Subscription;
-use crate::api::{TopicError, TopicErrorKind};
+use crate::api::{TopicError, TopicErrorKind, TopicLimits};
 use crate::ttl::is_expired;
 use meridian_managed_ledger::{AckPosition, LedgerInfo, LogEntry};
 use meridian_types::Position;
@@ -20,6 +20,12 @@ const HASTE_MS: u64 = 1000;
 const EXPIRY_READ_BYTES: u64 = 4 << 20;
 /// After an eviction by size this much of the quota is left, in percent, so that the next message does not evict again.
 const EVICT_TO_PERCENT: u64 = 90;
+
+/// Bits of what is exceeded.
+const OVER_SIZE: u8 = 1;
+const OVER_AGE: u8 = 2;
+/// The policy that evicts.
+const EVICT: u8 = 2;
 
 fn broker_time_ms(entry: &LogEntry) -> u64 {
     entry.broker_time_ms
@@ -110,7 +116,7 @@ impl PersistentTopic {
     pub(super) fn start_quota_check(&self, now_ms: u64) {
         let limits = self.limits();
         if limits.backlog_quota_bytes == 0 && limits.backlog_quota_s == 0 {
-            self.quota_exceeded.store(false, Ordering::Relaxed);
+            self.quota_exceeded.store(0, Ordering::Relaxed);
             return;
         }
         let Some(topic) = self.me.upgrade() else { return };
@@ -124,7 +130,7 @@ impl PersistentTopic {
     async fn check_quota(&self, now_ms: u64) -> Result<(), TopicError> {
         let limits = self.limits();
         let ledgers = self.log.info().ledgers;
-        let mut exceeded = false;
+        let mut exceeded = 0;
         for subscription in self.all_subscriptions().into_iter().filter(|subscription| subscription.durable) {
             let start = subscription.cursor.read_start();
             if subscription.cursor.backlog_entries() == 0 {
@@ -133,28 +139,34 @@ impl PersistentTopic {
             let bytes = bytes_from(&ledgers, start);
             let over_size = limits.backlog_quota_bytes != 0 && bytes > limits.backlog_quota_bytes;
             let over_age = limits.backlog_quota_s != 0 && self.is_older(start, limits.backlog_quota_s, now_ms).await?;
-            if !over_size && !over_age {
-                continue;
-            }
-            exceeded = true;
-            if limits.backlog_policy != 2 {
-                continue;
-            }
-            if over_size {
+            exceeded |= if over_size { OVER_SIZE } else { 0 } | if over_age { OVER_AGE } else { 0 };
+            if over_size && limits.backlog_bytes_policy == EVICT {
                 let keep = limits.backlog_quota_bytes / 100 * EVICT_TO_PERCENT;
                 self.evict_up_to(&subscription, position_with(&ledgers, keep), now_ms);
             }
-            if over_age {
+            if over_age && limits.backlog_age_policy == EVICT {
                 let before_ms = now_ms.saturating_sub(limits.backlog_quota_s * 1000);
                 let end = self.log.find_by_time(before_ms, &broker_time_ms).await?;
                 self.evict_up_to(&subscription, end, now_ms);
             }
         }
         self.quota_exceeded.store(exceeded, Ordering::Relaxed);
-        if exceeded && limits.backlog_policy != 2 {
+        if self.quota_refusal(&limits).is_some() {
             self.with_producers(|side| side.core.close_all());
         }
         Ok(())
+    }
+
+    /// Why producers are kept out by a quota, if they are: the size before the age, each by its own policy.
+    pub(super) fn quota_refusal(&self, limits: &TopicLimits) -> Option<TopicErrorKind> {
+        let exceeded = self.quota_exceeded.load(Ordering::Relaxed);
+        let refusal = |over: u8, policy: u8| match policy {
+            _ if exceeded & over == 0 => None,
+            0 => Some(TopicErrorKind::ProducerBlockedQuotaExceededError),
+            1 => Some(TopicErrorKind::ProducerBlockedQuotaExceededException),
+            _ => None,
+        };
+        refusal(OVER_SIZE, limits.backlog_bytes_policy).or_else(|| refusal(OVER_AGE, limits.backlog_age_policy))
     }
 
     async fn is_older(&self, start: Position, seconds: u64, now_ms: u64) -> Result<bool, TopicError> {
@@ -203,6 +215,23 @@ pub(super) fn bytes_from(ledgers: &[LedgerInfo], from: Position) -> u64 {
     ledgers.iter().map(in_ledger).sum()
 }
 
+/// Bytes of a backlog: those of its range, less the share of the entries in it that are acked.
+pub(super) fn backlog_bytes(ledgers: &[LedgerInfo], from: Position, backlog_entries: u64) -> u64 {
+    let entries: u64 = ledgers
+        .iter()
+        .map(|ledger| match ledger.ledger_id.cmp(&from.ledger_id) {
+            std::cmp::Ordering::Greater => ledger.entries,
+            std::cmp::Ordering::Equal => ledger.entries.saturating_sub(u64::try_from(from.entry_id.0).unwrap_or(0)),
+            std::cmp::Ordering::Less => 0,
+        })
+        .sum();
+    if entries == 0 || backlog_entries == 0 {
+        return 0;
+    }
+    let share = u128::from(bytes_from(ledgers, from)) * u128::from(backlog_entries.min(entries)) / u128::from(entries);
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
 /// The first position from which no more than that many bytes follow.
 fn position_with(ledgers: &[LedgerInfo], keep_bytes: u64) -> Position {
     let mut kept = 0;
@@ -245,6 +274,15 @@ mod tests {
         assert_eq!(bytes_from(&ledgers, Position::new(1, 4)), 2600);
         assert_eq!(bytes_from(&ledgers, Position::new(2, 10)), 0);
         assert_eq!(bytes_from(&ledgers, Position::new(3, 0)), 0);
+    }
+
+    #[test]
+    fn a_backlog_with_holes_counts_what_is_left() {
+        let ledgers = [ledger(1, 10, 1000), ledger(2, 10, 2000)];
+        assert_eq!(backlog_bytes(&ledgers, Position::new(1, 0), 20), 3000);
+        assert_eq!(backlog_bytes(&ledgers, Position::new(2, 0), 5), 1000);
+        assert_eq!(backlog_bytes(&ledgers, Position::new(2, 5), 0), 0);
+        assert_eq!(backlog_bytes(&[], Position::EARLIEST, 7), 0);
     }
 
     #[test]

@@ -2,14 +2,16 @@
 
 use super::PersistentTopic;
 use super::consuming::REPLICATED_PROPERTY;
-use super::producing::{Client, ProducerSide};
-use super::quota::bytes_from;
+use super::producing::ProducerSide;
+use super::quota::{backlog_bytes, bytes_from};
 use super::subscription::{Active, Peer, Subscription};
-use crate::api::{ConsumerKey, ConsumerStats, LinkStats, ProducerKey, ProducerStats, SubscriptionStats, TopicStats};
-use crate::dispatch::Consumer;
+use crate::api::{ConsumerKey, ConsumerStats, LinkStats, SubscriptionStats, TopicStats};
+use crate::dispatch::{Consumer, Dispatcher};
+use crate::figures::Client;
 use crate::origins::OriginFigures;
 use crate::producers::Producer;
-use crate::rates::Rate;
+use crate::rates::{Rate, total};
+use meridian_managed_ledger::LedgerInfo;
 use std::sync::atomic::Ordering;
 
 /// Rates of one consumer.
@@ -28,21 +30,6 @@ impl ConsumerRates {
         self.bytes.sample(counters.bytes_out, now_ms);
         self.redelivered.sample(counters.redelivered, now_ms);
         self.acked.sample(counters.acked, now_ms);
-    }
-}
-
-/// Rates of the producers and of all together.
-#[derive(Debug, Default)]
-pub(super) struct ProducerRates {
-    each: Vec<(ProducerKey, Rate, Rate)>,
-    messages: Rate,
-    bytes: Rate,
-}
-
-impl ProducerRates {
-    fn of(&self, key: ProducerKey) -> (f64, f64) {
-        let found = self.each.iter().find(|(other, _, _)| *other == key);
-        found.map_or((0.0, 0.0), |(_, messages, bytes)| (messages.per_second(), bytes.per_second()))
     }
 }
 
@@ -109,14 +96,17 @@ impl PersistentTopic {
             }
         }
         if let Some(side) = self.producers.lock().as_mut() {
-            side.sample(now_ms);
+            side.rates.sample(&side.core, side.messages_in, side.bytes_in, now_ms);
         }
     }
 
     pub(super) fn figures(&self) -> TopicStats {
         let log = self.log.info();
-        let subscriptions: Vec<SubscriptionStats> =
-            self.all_subscriptions().iter().map(|subscription| subscription_stats(subscription)).collect();
+        let subscriptions: Vec<SubscriptionStats> = self
+            .all_subscriptions()
+            .iter()
+            .map(|subscription| subscription_stats(subscription, &log.ledgers))
+            .collect();
         let start = self.all_subscriptions().iter().filter(|sub| sub.durable).map(|sub| sub.cursor.read_start()).min();
         let guard = self.producers.lock();
         let side = guard.as_ref();
@@ -126,10 +116,10 @@ impl PersistentTopic {
             bytes_in,
             messages_out: subscriptions.iter().map(|stats| stats.messages_out).sum(),
             bytes_out: subscriptions.iter().map(|stats| stats.bytes_out).sum(),
-            rate_in: side.map_or(0.0, |side| side.rates.messages.per_second()),
-            throughput_in: side.map_or(0.0, |side| side.rates.bytes.per_second()),
-            rate_out: subscriptions.iter().map(|stats| stats.rate_out).sum(),
-            throughput_out: subscriptions.iter().map(|stats| stats.throughput_out).sum(),
+            rate_in: side.map_or(0.0, |side| side.rates.messages()),
+            throughput_in: side.map_or(0.0, |side| side.rates.bytes()),
+            rate_out: total(subscriptions.iter().map(|stats| stats.rate_out)),
+            throughput_out: total(subscriptions.iter().map(|stats| stats.throughput_out)),
             average_message_bytes: if messages_in == 0 { 0.0 } else { bytes_in as f64 / messages_in as f64 },
             storage_bytes: log.bytes,
             backlog_bytes: start.map_or(0, |start| bytes_from(&log.ledgers, start)),
@@ -137,7 +127,10 @@ impl PersistentTopic {
             deduplication: self.limits.read().deduplication,
             publish_latency_us_p50: side.map_or(0, |side| side.latency.quantile(0.5)),
             publish_latency_us_p99: side.map_or(0, |side| side.latency.quantile(0.99)),
-            producers: side.map(|side| side.producer_stats()).unwrap_or_default(),
+            publish_limited_times: side.map_or(0, |side| side.gate.limited_times()),
+            publishes_waiting: side.map_or(0, |side| side.gate.waiting()),
+            compaction: self.compaction_figures(),
+            producers: side.map(|side| side.rates.stats(&side.core)).unwrap_or_default(),
             links: side.map(|side| side.link_stats()).unwrap_or_default(),
             waiting_producers: side.map_or(0, |side| side.core.waiters()),
             subscriptions,
@@ -149,7 +142,7 @@ impl PersistentTopic {
 
     pub(super) fn figures_of(&self, key: ConsumerKey) -> Option<(ConsumerStats, SubscriptionStats)> {
         let subscription = self.subscription_of(key)?;
-        let stats = subscription_stats(&subscription);
+        let stats = subscription_stats(&subscription, &self.log.info().ledgers);
         let state = subscription.state.lock();
         let active = state.active.as_ref()?;
         Some((consumer_stats(active, active.peer(key)?)?, stats))
@@ -157,24 +150,6 @@ impl PersistentTopic {
 }
 
 impl ProducerSide {
-    fn sample(&mut self, now_ms: u64) {
-        self.rates.messages.sample(self.messages_in, now_ms);
-        self.rates.bytes.sample(self.bytes_in, now_ms);
-        let mut each = Vec::with_capacity(self.rates.each.len());
-        for producer in self.core.present() {
-            let known = self.rates.each.iter().find(|(key, _, _)| *key == producer.key);
-            let (mut messages, mut bytes) = known.map_or((Rate::default(), Rate::default()), |(_, a, b)| (*a, *b));
-            messages.sample(producer.counters.messages_in, now_ms);
-            bytes.sample(producer.counters.bytes_in, now_ms);
-            each.push((producer.key, messages, bytes));
-        }
-        self.rates.each = each;
-    }
-
-    fn producer_stats(&self) -> Vec<ProducerStats> {
-        self.core.local().map(|producer| self.stats_of(producer)).collect()
-    }
-
     fn link_stats(&self) -> Vec<LinkStats> {
         let stats = |producer: &Producer<Client>| {
             let link = producer.link.as_ref()?;
@@ -183,7 +158,7 @@ impl ProducerSide {
             Some(LinkStats {
                 region: link.region.to_string(),
                 incarnation: link.source.incarnation.0,
-                producer: self.stats_of(producer),
+                producer: self.rates.stats_of(producer),
                 pushed: marks.pushed,
                 persisted: marks.persisted,
                 refused: marks.refused,
@@ -192,23 +167,6 @@ impl ProducerSide {
             })
         };
         self.core.present().filter_map(stats).collect()
-    }
-
-    fn stats_of(&self, producer: &Producer<Client>) -> ProducerStats {
-        let (rate_in, throughput_in) = self.rates.of(producer.key);
-        ProducerStats {
-            producer_id: producer.producer_id,
-            name: producer.name.to_string(),
-            access_mode: producer.access_mode,
-            address: producer.sink.0.peer_address(),
-            client_version: producer.sink.0.client_version(),
-            connected_since_ms: producer.connected_ms,
-            metadata: producer.metadata.clone(),
-            messages_in: producer.counters.messages_in,
-            bytes_in: producer.counters.bytes_in,
-            rate_in,
-            throughput_in,
-        }
     }
 }
 
@@ -232,11 +190,12 @@ fn consumer_stats(active: &Active, peer: &Peer) -> Option<ConsumerStats> {
         ack_rate: peer.rates.acked.per_second(),
         last_acked_ms: consumer.counters.last_acked_ms,
         last_consumed_ms: consumer.counters.last_consumed_ms,
+        last_flow_ms: consumer.counters.last_flow_ms,
         key_hash_ranges: active.core.key_ranges(consumer.key),
     })
 }
 
-fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
+fn subscription_stats(subscription: &Subscription, ledgers: &[LedgerInfo]) -> SubscriptionStats {
     let cursor = subscription.cursor.info();
     let state = subscription.state.lock();
     let active = state.active.as_deref();
@@ -244,7 +203,10 @@ fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
         .map(|active| active.peers.iter().filter_map(|peer| consumer_stats(active, peer)).collect())
         .unwrap_or_default();
     let core = active.map(|active| &active.core);
-    let last = |of: &dyn Fn(&Consumer) -> u64| core.and_then(|core| core.consumers().iter().map(of).max()).unwrap_or(0);
+    // What consumers that left did last counts, too.
+    let last = |past: fn(&Active) -> u64, of: fn(&Consumer) -> u64| {
+        active.map_or(0, |active| active.core.consumers().iter().map(of).max().unwrap_or(0).max(past(active)))
+    };
     let active_name = core.and_then(|core| {
         let key = core.active()?;
         core.consumers().iter().find(|consumer| consumer.key == key).map(|consumer| consumer.name.to_string())
@@ -255,6 +217,9 @@ fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
         durable: subscription.durable,
         replicated: cursor.properties.get(REPLICATED_PROPERTY).is_some_and(|value| value == "1"),
         backlog_entries: cursor.backlog_entries,
+        backlog_bytes: backlog_bytes(ledgers, subscription.cursor.read_start(), cursor.backlog_entries),
+        read_position: core.filter(|core| !core.consumers().is_empty()).map(Dispatcher::read_position),
+        replay_entries: core.map_or(0, Dispatcher::replay_entries),
         delayed_entries: core.map_or(0, |core| core.delayed_entries()),
         unacked_messages: core.map_or(0, |core| core.unacked()),
         blocked_on_unacked: core.is_some_and(|core| core.blocked()),
@@ -263,15 +228,15 @@ fn subscription_stats(subscription: &Subscription) -> SubscriptionStats {
             + consumers.iter().map(|stats| stats.messages_out).sum::<u64>(),
         bytes_out: active.map_or(0, |active| active.past_bytes_out)
             + consumers.iter().map(|stats| stats.bytes_out).sum::<u64>(),
-        rate_out: consumers.iter().map(|stats| stats.rate_out).sum(),
-        throughput_out: consumers.iter().map(|stats| stats.throughput_out).sum(),
-        rate_redeliver: consumers.iter().map(|stats| stats.rate_redeliver).sum(),
+        rate_out: total(consumers.iter().map(|stats| stats.rate_out)),
+        throughput_out: total(consumers.iter().map(|stats| stats.throughput_out)),
+        rate_redeliver: total(consumers.iter().map(|stats| stats.rate_redeliver)),
         rate_expired: state.expired_rate.per_second(),
         expired_total: state.expired_total,
         last_expire_ms: state.last_expire_ms,
-        last_consumed_flow_ms: last(&|consumer| consumer.counters.last_flow_ms),
-        last_consumed_ms: last(&|consumer| consumer.counters.last_consumed_ms),
-        last_acked_ms: last(&|consumer| consumer.counters.last_acked_ms),
+        last_consumed_flow_ms: last(|active| active.past_flow_ms, |one| one.counters.last_flow_ms),
+        last_consumed_ms: last(|active| active.past_consumed_ms, |one| one.counters.last_consumed_ms),
+        last_acked_ms: last(|active| active.past_acked_ms, |one| one.counters.last_acked_ms),
         last_mark_delete_ms: cursor.last_active_ms,
         waiting: waiting(&state),
         unreadable: state.unreadable.is_some(),

@@ -63,11 +63,24 @@ pub(super) struct Active {
     pub(super) past_messages_out: u64,
     pub(super) past_bytes_out: u64,
     pub(super) past_redelivered: u64,
+    /// Latest of consumers that left: flow, delivery, ack.
+    pub(super) past_flow_ms: u64,
+    pub(super) past_consumed_ms: u64,
+    pub(super) past_acked_ms: u64,
 }
 
 impl Active {
     pub(super) fn new(core: Dispatcher) -> Self {
-        Self { core, peers: Vec::new(), past_messages_out: 0, past_bytes_out: 0, past_redelivered: 0 }
+        Self {
+            core,
+            peers: Vec::new(),
+            past_messages_out: 0,
+            past_bytes_out: 0,
+            past_redelivered: 0,
+            past_flow_ms: 0,
+            past_consumed_ms: 0,
+            past_acked_ms: 0,
+        }
     }
 
     /// A consumer leaves; its counters stay in the sums.
@@ -76,6 +89,9 @@ impl Active {
             self.past_messages_out += consumer.counters.messages_out;
             self.past_bytes_out += consumer.counters.bytes_out;
             self.past_redelivered += consumer.counters.redelivered;
+            self.past_flow_ms = self.past_flow_ms.max(consumer.counters.last_flow_ms);
+            self.past_consumed_ms = self.past_consumed_ms.max(consumer.counters.last_consumed_ms);
+            self.past_acked_ms = self.past_acked_ms.max(consumer.counters.last_acked_ms);
         }
         self.core.leave(key, now_ms, first_unacked);
         self.peers.retain(|peer| peer.key != key);
@@ -99,6 +115,8 @@ pub(super) struct State {
     pub(super) last_expire_ms: u64,
     pub(super) expired_total: u64,
     pub(super) expired_rate: Rate,
+    /// When a consumer last came or went.
+    pub(super) last_client_ms: u64,
 }
 
 /// One subscription.
@@ -113,6 +131,8 @@ pub(super) struct Subscription {
     /// In the topic's list of those to call when something is confirmed.
     pub(super) listed: AtomicBool,
     pub(super) state: Mutex<State>,
+    /// Serialises the properties that acks bring.
+    pub(super) ack_properties: tokio::sync::Mutex<()>,
 }
 
 impl Subscription {
@@ -134,7 +154,9 @@ impl Subscription {
                 last_expire_ms: 0,
                 expired_total: 0,
                 expired_rate: Rate::default(),
+                last_client_ms: 0,
             }),
+            ack_properties: tokio::sync::Mutex::new(()),
         })
     }
 

@@ -16,9 +16,11 @@
 //! Must never know: sockets, logs, policies.
 
 mod admission;
+mod gate;
 mod publish;
 
 pub(crate) use admission::{Admission, Applicant};
+pub(crate) use gate::PublishGate;
 pub(crate) use publish::Send;
 
 use crate::api::{AccessMode, ProducerKey, ProducerReady, Receipt, TopicError};
@@ -240,6 +242,11 @@ impl<S: Clone + PartialEq> Producers<S> {
     /// Producers that may publish.
     pub(crate) fn present(&self) -> impl Iterator<Item = &Producer<S>> {
         self.list.iter().filter(|producer| producer.present())
+    }
+
+    /// A producer that may publish.
+    pub(crate) fn find(&self, key: ProducerKey) -> Option<&Producer<S>> {
+        self.index_of(key).map(|index| &self.list[index]).filter(|producer| producer.present())
     }
 
     /// No tenant publishes or waits for it.

@@ -7,6 +7,17 @@
 //! - G2 over a long time a bucket lets pass its rate and not more: what one grab takes too much is owed by the next ones.
 //! - G3 a bucket never holds more than one second's worth, so a burst after silence is at most that, plus one grab.
 
+mod shared;
+mod subscribe;
+
+pub use shared::{BrokerLimits, SharedLimiter};
+pub use subscribe::SubscribeRates;
+
+/// Sum of rates; of none it is 0, where the library's sum is −0.
+pub fn total(rates: impl Iterator<Item = f64>) -> f64 {
+    rates.fold(0.0, |sum, rate| sum + rate)
+}
+
 /// Time constant of the smoothing.
 const SMOOTHING_MS: f64 = 10_000.0;
 
@@ -148,6 +159,11 @@ impl Limiter {
         self.messages.wait_ms(now_ms).max(self.bytes.wait_ms(now_ms))
     }
 
+    /// How long one message takes at the rate, at least 1.
+    pub fn ms_per_message(&self) -> u64 {
+        1000_u64.checked_div(self.messages.per_second).unwrap_or(1).max(1)
+    }
+
     /// Whether there is a limit at all.
     pub fn is_limited(&self) -> bool {
         self.messages.per_second != 0 || self.bytes.per_second != 0
@@ -158,6 +174,12 @@ impl Limiter {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_total_of_nothing_is_zero_without_a_sign() {
+        assert!(total(std::iter::empty()).is_sign_positive());
+        assert_eq!(total([1.5, 2.0].into_iter()), 3.5);
+    }
 
     #[test]
     fn a_steady_flow_has_its_rate_and_silence_fades() {

@@ -5,9 +5,9 @@ use bytes::Bytes;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_managed_ledger::{LogSettings, ManagedLedgers};
 use meridian_topic::{
-    AccessMode, AckMode, AckRequest, ClientSink, Clock, ConsumerKey, Delivery, InitialCursor, MovedTo, PersistentTopic,
-    ProducerKey, ProducerReady, ProducerRequest, Publish, Receipt, SubscribeRequest, SubscriptionType, TopicDeps,
-    TopicError, TopicErrorKind, TopicEvents, TopicHandle, TopicLimits,
+    AccessMode, AckMode, AckRequest, BrokerLimits, ClientSink, Clock, ConsumerKey, Delivery, InitialCursor, MovedTo,
+    PersistentTopic, ProducerKey, ProducerReady, ProducerRequest, Publish, Receipt, SubscribeRequest, SubscriptionType,
+    TopicDeps, TopicError, TopicErrorKind, TopicEvents, TopicHandle, TopicLimits,
 };
 use meridian_types::{Position, TopicName};
 use parking_lot::Mutex;
@@ -236,11 +236,15 @@ pub fn limits() -> TopicLimits {
         dispatch_round_robin_entries: 20,
         backlog_quota_bytes: 0,
         backlog_quota_s: 0,
-        backlog_policy: 0,
+        backlog_bytes_policy: 0,
+        backlog_age_policy: 0,
         allowed_types: Vec::new(),
         publish_rate: (0, 0),
         dispatch_rate: (0, 0),
-        subscribe_rate: 0,
+        topic_dispatch_rate: (0, 0),
+        subscribe_rate: (0, 30),
+        subscription_expiration_minutes: 0,
+        compaction_threshold_bytes: 0,
     }
 }
 
@@ -286,6 +290,8 @@ impl Bench {
             compaction_keeps_keyless: true,
             expiry_check_ms: 1000,
             quota_check_ms: 1000,
+            compaction_check_ms: 1000,
+            limits: BrokerLimits::default(),
             close_deadline_ms: 5000,
             fence_deadline_ms: 5000,
         });

@@ -1,0 +1,5 @@
+//! The whole API over a broker in this process, storage in memory: every route, what it answers and how it refuses.
+
+mod refused;
+mod region;
+mod served;

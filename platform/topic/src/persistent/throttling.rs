@@ -1,0 +1,90 @@
+//! The publish rate: what has to wait is held by the gate and stored by a timer.
+//!
+//! Role: the shell of [`crate::producers::PublishGate`]: tells clients that their sends wait, wakes when some may pass.
+//! Invariants: H1 at most one timer runs, and one does while anything waits.
+//! Failure: none; what waits goes with its producer.
+
+use super::PersistentTopic;
+use super::producing::ProducerSide;
+use crate::api::ProducerKey;
+use crate::producers::Send;
+use std::time::Duration;
+
+/// Shortest sleep of the timer, so that a high rate does not wake it for every message.
+const WAKE_MIN_MS: u64 = 2;
+
+impl PersistentTopic {
+    /// What may be stored now of a run of sends; the rest waits.
+    pub(super) fn through_gate(
+        &self,
+        side: &mut ProducerSide,
+        key: ProducerKey,
+        sends: Vec<Send>,
+        now_ms: u64,
+    ) -> Vec<Send> {
+        let broker = &self.deps.limits.publish;
+        if side.gate.is_open(broker) {
+            return sends;
+        }
+        // Copies are limited where they are read.
+        let Some(producer) = side.core.find(key).filter(|producer| producer.link.is_none()) else {
+            return sends;
+        };
+        let offer = side.gate.offer(key, sends, broker, now_ms);
+        if offer.begins {
+            producer.sink.0.publishes_held(producer.producer_id, true);
+        }
+        self.wake_gate_later(side, now_ms);
+        offer.pass
+    }
+
+    /// Sleeps until something may pass, unless a timer runs already (H1).
+    pub(super) fn wake_gate_later(&self, side: &mut ProducerSide, now_ms: u64) {
+        if side.gate_timer_runs {
+            return;
+        }
+        let Some(wait_ms) = side.gate.wait_ms(&self.deps.limits.publish, now_ms) else { return };
+        side.gate_timer_runs = true;
+        let topic = self.me.clone();
+        self.deps.runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(wait_ms.max(WAKE_MIN_MS))).await;
+            if let Some(topic) = topic.upgrade() {
+                topic.gate_timer();
+            }
+        });
+    }
+
+    fn gate_timer(&self) {
+        self.with_producers(|side| {
+            side.gate_timer_runs = false;
+            self.release_held(side);
+        });
+    }
+
+    /// Stores what may pass of what waits.
+    pub(super) fn release_held(&self, side: &mut ProducerSide) {
+        let (now_us, now_ms) = (self.deps.clock.monotonic_us(), self.now_ms());
+        let core = &side.core;
+        let released = side.gate.release(&self.deps.limits.publish, |key| core.find(key).is_some(), now_ms);
+        if !released.runs.is_empty() {
+            self.touch(now_ms);
+        }
+        for (key, sends) in released.runs {
+            self.store(side, key, sends, now_us, now_ms);
+        }
+        for producer in released.freed.into_iter().filter_map(|key| side.core.find(key)) {
+            producer.sink.0.publishes_held(producer.producer_id, false);
+        }
+        self.wake_gate_later(side, now_ms);
+    }
+
+    /// Another rate is in force.
+    pub(super) fn follow_publish_rate(&self, rate: (u64, u64)) {
+        if self.producers.lock().is_some() {
+            self.with_producers(|side| {
+                side.gate.set_rate(rate);
+                self.release_held(side);
+            });
+        }
+    }
+}

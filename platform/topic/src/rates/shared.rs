@@ -1,0 +1,148 @@
+//! A limit that several take from: the subscriptions of a topic, the topics of a broker.
+//!
+//! Role: one [`Limiter`] behind a lock that is taken only while there is a limit, and an order among those who wait.
+//! Invariants: G2 holds for all takers together; G4 who waits is told a time at which something is left after those who
+//! asked before, so that nobody always comes first.
+//! Must never know: who takes.
+
+use super::Limiter;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Longest time that somebody is sent away for beyond the wait itself; after that the queue is thought to have dissolved.
+const QUEUE_MAX_MS: u64 = 1000;
+
+#[derive(Debug)]
+struct Inner {
+    limiter: Limiter,
+    /// Time given to the last one who waits.
+    last_turn_ms: u64,
+}
+
+/// A limit that several take from.
+#[derive(Debug)]
+pub struct SharedLimiter {
+    is_limited: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+impl Default for SharedLimiter {
+    /// No limit.
+    fn default() -> Self {
+        Self::new((0, 0))
+    }
+}
+
+impl SharedLimiter {
+    /// (messages, bytes) per second, 0 = no limit.
+    pub fn new(rate: (u64, u64)) -> Self {
+        let inner = Inner { limiter: Limiter::new(rate), last_turn_ms: 0 };
+        Self { is_limited: AtomicBool::new(inner.limiter.is_limited()), inner: Mutex::new(inner) }
+    }
+
+    /// Other rates; what is owed stays owed.
+    pub fn set_rate(&self, rate: (u64, u64)) {
+        let mut inner = self.inner.lock();
+        inner.limiter.set_rate(rate);
+        inner.last_turn_ms = 0;
+        self.is_limited.store(inner.limiter.is_limited(), Ordering::Relaxed);
+    }
+
+    /// Whether there is a limit at all.
+    pub fn is_limited(&self) -> bool {
+        self.is_limited.load(Ordering::Relaxed)
+    }
+
+    /// (messages, bytes) that may pass now; nothing may pass if either is 0.
+    pub fn available(&self, now_ms: u64) -> (u64, u64) {
+        if !self.is_limited() {
+            return (u64::MAX, u64::MAX);
+        }
+        self.inner.lock().limiter.available(now_ms)
+    }
+
+    /// Counts what passed.
+    pub fn take(&self, messages: u64, bytes: u64, now_ms: u64) {
+        if self.is_limited() {
+            self.inner.lock().limiter.take(messages, bytes, now_ms);
+        }
+    }
+
+    /// How long the caller should wait before it asks again (G4); 0 = not at all.
+    pub fn wait_ms(&self, now_ms: u64) -> u64 {
+        if !self.is_limited() {
+            return 0;
+        }
+        let mut inner = self.inner.lock();
+        let wait_ms = inner.limiter.wait_ms(now_ms);
+        if wait_ms == 0 {
+            return 0;
+        }
+        let earliest_ms = now_ms.saturating_add(wait_ms);
+        let next_ms = inner.last_turn_ms.saturating_add(inner.limiter.ms_per_message());
+        let in_queue = next_ms > earliest_ms && next_ms <= earliest_ms.saturating_add(QUEUE_MAX_MS);
+        let turn_ms = if in_queue { next_ms } else { earliest_ms };
+        inner.last_turn_ms = turn_ms;
+        turn_ms - now_ms
+    }
+}
+
+/// Limits of a whole broker, which all its topics take from.
+#[derive(Debug, Clone, Default)]
+pub struct BrokerLimits {
+    /// Publishing.
+    pub publish: Arc<SharedLimiter>,
+    /// Dispatch.
+    pub dispatch: Arc<SharedLimiter>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_wait_come_in_turn() {
+        let shared = SharedLimiter::new((10, 0));
+        shared.take(10, 0, 1000);
+        assert_eq!(shared.available(1000).0, 0);
+        let turns: Vec<u64> = (0..4).map(|_| shared.wait_ms(1000)).collect();
+        assert_eq!(turns, [100, 200, 300, 400], "one message every 100 ms");
+        assert_eq!(shared.wait_ms(2000), 0, "paid off");
+        shared.take(10, 0, 5000);
+        assert_eq!(shared.wait_ms(5000), 100, "an old queue does not count");
+    }
+
+    #[test]
+    fn takers_share_one_rate() {
+        let shared = SharedLimiter::new((100, 0));
+        let mut passed = [0_u64; 5];
+        let mut due = [0_u64; 5];
+        for now in 0..10_000 {
+            for taker in 0..5 {
+                if due[taker] > now {
+                    continue;
+                }
+                match shared.available(now).0 {
+                    0 => due[taker] = now + shared.wait_ms(now).max(1),
+                    _ => {
+                        shared.take(1, 100, now);
+                        passed[taker] += 1;
+                    }
+                }
+            }
+        }
+        let total: u64 = passed.iter().sum();
+        assert!((1000..=1105).contains(&total), "{passed:?}");
+        assert!(passed.iter().all(|one| *one > 150), "nobody starves: {passed:?}");
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_counted() {
+        let shared = SharedLimiter::default();
+        shared.take(u64::MAX, u64::MAX, 0);
+        assert_eq!((shared.available(0), shared.wait_ms(0)), ((u64::MAX, u64::MAX), 0));
+        shared.set_rate((0, 7));
+        assert_eq!(shared.available(0), (u64::MAX, 7));
+    }
+}

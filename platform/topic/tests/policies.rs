@@ -1,0 +1,136 @@
+//! Policies that a topic follows by itself, and the figures that tell of it.
+
+mod messages;
+mod support;
+
+use meridian_topic::{
+    ACK_PROPERTY_PREFIX, AckRequest, SeekTo, SubscriptionStats, SubscriptionType, TopicErrorKind, TopicHandle,
+    TopicLimits,
+};
+use meridian_types::Position;
+use messages::keyed;
+use support::{Bench, Client, Said, cumulative, limits, produce, send, subscribe};
+
+fn earliest() -> SeekTo {
+    SeekTo::Position(Position::EARLIEST, Vec::new())
+}
+
+fn figures(bench: &Bench, name: &str) -> Option<SubscriptionStats> {
+    bench.topic.stats().subscriptions.into_iter().find(|one| one.name == name)
+}
+
+#[tokio::test]
+async fn each_quota_has_a_policy_of_its_own() {
+    let both = TopicLimits { backlog_quota_bytes: 10, backlog_bytes_policy: 0, ..limits() };
+    let bench = Bench::with_limits(TopicLimits { backlog_quota_s: 60, backlog_age_policy: 2, ..both.clone() }).await;
+    bench.topic.create_subscription("s".to_owned(), earliest(), Default::default(), false).await.unwrap();
+    let client = Client::new();
+    let producer = bench.producer(&client, 1, "p").await;
+    bench.topic.publish(producer, (0..20).map(|i| send(i, "0123456789")).collect());
+    client.receipts(1, 20).await;
+    bench.region.advance(1000);
+    bench.topic.tick(bench.region.now_ms());
+    client.heard(Said::CloseProducer(1)).await;
+    let refused = bench.topic.add_producer(produce(&client, 2, "q")).await.unwrap_err();
+    assert_eq!(refused.kind, TopicErrorKind::ProducerBlockedQuotaExceededError, "held by size");
+    assert_eq!(figures(&bench, "s").unwrap().backlog_entries, 20, "nothing was evicted for its size");
+    bench.region.advance(61_000);
+    bench.topic.tick(bench.region.now_ms());
+    bench.until("the old ones are evicted", || figures(&bench, "s").unwrap().backlog_entries == 0).await;
+}
+
+#[tokio::test]
+async fn unused_subscriptions_are_deleted_and_others_stay() {
+    let bench = Bench::with_limits(TopicLimits { subscription_expiration_minutes: 10, ..limits() }).await;
+    for (name, replicated) in [("unused", false), ("replicated", true), ("connected", false), ("fresh", false)] {
+        if name != "fresh" {
+            bench.topic.create_subscription(name.to_owned(), earliest(), Default::default(), replicated).await.unwrap();
+        }
+    }
+    let client = Client::new();
+    bench.consumer(&client, 1, subscribe("connected", SubscriptionType::Shared, "c")).await;
+    bench.region.advance(9 * 60_000);
+    let leaving = bench.consumer(&client, 2, subscribe("fresh", SubscriptionType::Shared, "c")).await;
+    bench.topic.remove_consumer(leaving).await;
+    bench.region.advance(2 * 60_000);
+    bench.topic.tick(bench.region.now_ms());
+    bench.until("the unused one goes", || figures(&bench, "unused").is_none()).await;
+    for name in ["replicated", "connected", "fresh"] {
+        assert!(figures(&bench, name).is_some(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_topic_over_its_threshold_compacts_itself_once() {
+    let bench = Bench::with_limits(TopicLimits { compaction_threshold_bytes: 2000, ..limits() }).await;
+    bench.topic.create_subscription("keeps".to_owned(), earliest(), Default::default(), false).await.unwrap();
+    let client = Client::new();
+    let producer = bench.producer(&client, 1, "p").await;
+    let tick = || {
+        bench.region.advance(1000);
+        bench.topic.tick(bench.region.now_ms());
+    };
+    bench.topic.publish(producer, vec![keyed(0, "k", "v")]);
+    client.receipts(1, 1).await;
+    tick();
+    assert_eq!(bench.topic.stats().compaction.succeeded_ms, 0, "below the threshold");
+    let body = "x".repeat(200);
+    bench.topic.publish(producer, (1..40).map(|i| keyed(i, &format!("k{}", i % 3), &body)).collect());
+    client.receipts(1, 40).await;
+    tick();
+    bench.until("it compacts itself", || bench.topic.stats().compaction.succeeded_ms > 0).await;
+    let compaction = bench.topic.stats().compaction;
+    assert_eq!(compaction.removed_entries, 36, "one of k and one of each of three keys stay: {compaction:?}");
+    let ledger = compaction.ledger.unwrap();
+    assert_eq!(ledger.size.unwrap().0, 4);
+    tick();
+    assert_eq!(bench.topic.stats().compaction.ledger, Some(ledger), "nothing new came");
+}
+
+#[tokio::test]
+async fn properties_of_a_cumulative_ack_stay_with_the_cursor() {
+    let bench = Bench::new().await;
+    let positions = bench.publish_numbers(0, 3).await;
+    let client = Client::new();
+    let consumer = bench.consumer(&client, 1, subscribe("s", SubscriptionType::Exclusive, "c")).await;
+    bench.topic.flow(consumer, 10);
+    client.received(3).await;
+    let with = |position, name: &str, value| AckRequest {
+        properties: [(name.to_owned(), value)].into(),
+        receipt: true,
+        ..cumulative(position)
+    };
+    bench.topic.ack(consumer, with(positions[0], "offset", 7)).unwrap().await.unwrap();
+    bench.topic.ack(consumer, with(positions[1], "other", -8)).unwrap().await.unwrap();
+    let kept = |bench: &Bench| figures(bench, "s").unwrap().cursor.unwrap().properties;
+    let expected = [(format!("{ACK_PROPERTY_PREFIX}other"), "-8".to_owned())];
+    assert_eq!(kept(&bench), expected.clone().into());
+    bench.ack_durably(consumer, &[positions[2]]).await;
+    assert_eq!(kept(&bench), expected.clone().into(), "an ack without properties leaves them");
+    assert_eq!(kept(&bench.crash().await), expected.into());
+}
+
+#[tokio::test]
+async fn figures_of_consumers_that_left_are_kept() {
+    let bench = Bench::new().await;
+    let positions = bench.publish_numbers(0, 4).await;
+    let client = Client::new();
+    let consumer = bench.consumer(&client, 1, subscribe("s", SubscriptionType::Shared, "c")).await;
+    bench.region.advance(1000);
+    bench.topic.flow(consumer, 10);
+    client.received(4).await;
+    bench.ack(consumer, &positions[..2]);
+    let connected = figures(&bench, "s").unwrap();
+    assert_eq!(connected.read_position, Some(positions[3].next_in_ledger()));
+    assert!(connected.last_acked_ms > 0 && connected.last_consumed_ms > 0 && connected.last_consumed_flow_ms > 0);
+    let half = connected.backlog_bytes;
+    bench.topic.remove_consumer(consumer).await;
+    let left = figures(&bench, "s").unwrap();
+    let times = |one: &SubscriptionStats| (one.last_acked_ms, one.last_consumed_ms, one.last_consumed_flow_ms);
+    assert_eq!(times(&left), times(&connected));
+    assert_eq!(left.read_position, None);
+    bench.topic.skip("s".to_owned(), None).await.unwrap();
+    let all = bench.topic.stats().storage_bytes;
+    assert!(half > 0 && half <= all / 2, "{half} of {all}");
+    assert_eq!(figures(&bench, "s").unwrap().backlog_bytes, 0);
+}
