@@ -6,7 +6,7 @@
 use crate::machine::words::Hold;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The unit of shares.
 const UNIT_BYTES: u64 = 1024;
@@ -34,11 +34,30 @@ impl ReadBudget {
     }
 
     /// A share of that size (or of all there is); `None` if none came free in time.
-    pub async fn take(&self, bytes: u64) -> Option<Hold> {
-        let units = bytes.div_ceil(UNIT_BYTES).clamp(1, u64::from(self.units)) as u32;
+    pub async fn take(&self, bytes: u64) -> Option<Share> {
+        let units = units_of(bytes).clamp(1, self.units as usize) as u32;
         let share = self.shares.clone().acquire_many_owned(units);
         let share = tokio::time::timeout(self.wait, share).await.ok()?.ok()?;
-        Some(Arc::new(share))
+        Some(Share(share))
+    }
+}
+
+fn units_of(bytes: u64) -> usize {
+    usize::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(usize::MAX)
+}
+
+/// A share of a budget.
+#[derive(Debug)]
+pub struct Share(OwnedSemaphorePermit);
+
+impl Share {
+    /// Gives back what is above so many bytes and keeps the rest until it is dropped.
+    pub fn keep(mut self, bytes: u64) -> Hold {
+        match self.0.split(units_of(bytes)) {
+            Some(kept) => Arc::new(kept),
+            // It is not larger than that.
+            None => Arc::new(self.0),
+        }
     }
 }
 
@@ -53,8 +72,14 @@ mod tests {
         assert_eq!(budget.free_bytes(), 0);
         assert!(budget.take(1).await.is_none());
         drop(all);
-        let part = budget.take(3000).await;
-        assert!(part.is_some());
+        let part = budget.take(3000).await.expect("a part");
         assert_eq!(budget.free_bytes(), 7 * UNIT_BYTES);
+        let kept = part.keep(1);
+        assert_eq!(budget.free_bytes(), 9 * UNIT_BYTES);
+        drop(kept);
+        let kept = budget.take(3000).await.expect("a part").keep(1 << 40);
+        assert_eq!(budget.free_bytes(), 7 * UNIT_BYTES);
+        drop(kept);
+        assert_eq!(budget.free_bytes(), 10 * UNIT_BYTES);
     }
 }

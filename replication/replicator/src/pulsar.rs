@@ -90,7 +90,7 @@ impl PulsarRemote {
         }
     }
 
-    fn options(&self, session: u64, generation: u64) -> LinkOptions {
+    fn options(&self, epoch: u64, generation: u64) -> LinkOptions {
         let mut name = link_name(&self.local, &self.remote);
         if generation > 0 {
             name = format!("{name}-->{generation}");
@@ -105,7 +105,7 @@ impl PulsarRemote {
         LinkOptions {
             name: Some(name),
             metadata,
-            epoch: session,
+            epoch,
             limits: LinkLimits {
                 entries: self.max_waiting_entries as usize,
                 bytes: usize::try_from(self.max_waiting_bytes).unwrap_or(usize::MAX),
@@ -114,10 +114,10 @@ impl PulsarRemote {
         }
     }
 
-    async fn open_session(self, session: u64, generation: u64) -> Result<Box<dyn Session>, OpenFailure> {
+    async fn open_session(self, epoch: u64, generation: u64) -> Result<Box<dyn Session>, OpenFailure> {
         self.compare().await?;
         let connection = self.pool.owner(&self.topic).await.map_err(|error| failure(&error))?;
-        let mut options = self.options(session, generation);
+        let mut options = self.options(epoch, generation);
         let mut opened = LinkProducer::open(&connection, &options).await;
         if let Err(error) = &opened
             && error.code() == Some(ServerError::IncompatibleSchema)
@@ -149,8 +149,8 @@ impl PulsarRemote {
 }
 
 impl Remote for PulsarRemote {
-    fn open(&self, session: u64, generation: u64) -> BoxFuture<'static, Result<Box<dyn Session>, OpenFailure>> {
-        Box::pin(self.clone().open_session(session, generation))
+    fn open(&self, epoch: u64, generation: u64) -> BoxFuture<'static, Result<Box<dyn Session>, OpenFailure>> {
+        Box::pin(self.clone().open_session(epoch, generation))
     }
 }
 
@@ -235,7 +235,6 @@ impl Session for PulsarSession {
                 }
                 let (entries, bytes) = next_run(&self.outbox);
                 tokio::select! {
-                    biased;
                     events = self.events.recv() => return translate(events),
                     room = self.producer.writable(entries, bytes) => match room {
                         Ok(()) => self.write(),

@@ -44,9 +44,9 @@ pub trait SchemaRegistrar: Send + Sync {
 
 /// The topic in another region.
 pub trait Remote: Send + Sync {
-    /// Connects, compares the topic's shape, opens the producer. `session` grows with every call of a link; `generation` is
-    /// part of the producer's name, 0 = the plain one.
-    fn open(&self, session: u64, generation: u64) -> BoxFuture<'static, Result<Box<dyn Session>, OpenFailure>>;
+    /// Connects, compares the topic's shape, opens the producer. `epoch` grows with every call, over all lives of a link;
+    /// `generation` is part of the producer's name, 0 = the plain one.
+    fn open(&self, epoch: u64, generation: u64) -> BoxFuture<'static, Result<Box<dyn Session>, OpenFailure>>;
 }
 
 /// The schemas of the topic here.

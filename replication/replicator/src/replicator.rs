@@ -201,6 +201,7 @@ struct Runner {
     reading: Option<BoxFuture<'static, Event>>,
     bringing: Option<BoxFuture<'static, Event>>,
     chance: RandomState,
+    started_ms: u64,
     steps: u64,
     stopping: bool,
 }
@@ -227,6 +228,7 @@ async fn session_events(session: &mut Option<(u64, Box<dyn Session>)>) -> (u64, 
 impl Runner {
     fn new(parts: ReplicatorParts, shared: Arc<Shared>) -> Self {
         let start = Event::Started(parts.source.start());
+        let started_ms = (parts.clock)();
         Self {
             parts,
             shared,
@@ -237,6 +239,7 @@ impl Runner {
             reading: None,
             bringing: None,
             chance: RandomState::new(),
+            started_ms,
             steps: 0,
             stopping: false,
         }
@@ -306,8 +309,8 @@ impl Runner {
                 None => std::future::pending().await,
             }
         };
+        // In no fixed order: a steady stream of receipts must not keep reads waiting.
         let event = tokio::select! {
-            biased;
             () = self.shared.ordered.notified() => return self.look(),
             event = take(&mut self.closing) => event,
             (number, events) = session_events(&mut self.session) => return self.heard(number, events),
@@ -408,11 +411,13 @@ impl Runner {
 
     fn open(&mut self, session: u64, generation: u64) {
         let (source, target) = (self.parts.source.clone(), self.parts.target.clone());
+        // Grows over all lives of the link.
+        let epoch = self.started_ms + session;
         self.opening = Some(Box::pin(async move {
             let open = async {
                 // Before the name is used: the next life of the link must know it.
                 source.save_generation(generation).await.map_err(OpenFailure::Unreachable)?;
-                target.open(session, generation).await
+                target.open(epoch, generation).await
             };
             let late = || Err(OpenFailure::Unreachable(format!("no open producer within {OPEN_MS} ms")));
             (session, timeout(Duration::from_millis(OPEN_MS), open).await.unwrap_or_else(|_| late()))

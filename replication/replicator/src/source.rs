@@ -121,10 +121,12 @@ impl Source for LogSource {
 
     fn read(self: Arc<Self>, request: ReadRequest) -> BoxFuture<'static, Result<Vec<ReadEntry>, String>> {
         Box::pin(async move {
-            let hold = self.budget.take(request.max_bytes).await;
-            let max_entries = if hold.is_some() { request.max_entries } else { 1 };
+            let share = self.budget.take(request.max_bytes).await;
+            let max_entries = if share.is_some() { request.max_entries } else { 1 };
             let entries = self.log.read(request.from, max_entries, request.max_bytes).await;
-            Ok(self.look(entries.map_err(|error| error.to_string())?, request.acked_up_to, hold))
+            let entries = entries.map_err(|error| error.to_string())?;
+            let bytes = entries.iter().map(|entry| entry.payload.len() as u64).sum();
+            Ok(self.look(entries, request.acked_up_to, share.map(|share| share.keep(bytes))))
         })
     }
 

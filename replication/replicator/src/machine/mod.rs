@@ -463,12 +463,22 @@ impl Machine {
             Phase::Open { peer, .. } if self.ending.is_none() => {
                 self.pump(peer, out);
                 self.finish_ending(out);
+                self.forget_trouble();
             }
             _ => {}
         }
         if self.phase != Phase::Stopped && self.phase != Phase::Idle {
             let size = self.read_size();
             out.effects.extend(self.reader.want(self.now, size));
+        }
+    }
+
+    /// Nothing is left that anything could be wrong with.
+    fn forget_trouble(&mut self) {
+        if self.reader.is_caught_up() && self.flight.len() == 0 {
+            self.refused = None;
+            self.stalled_since_ms = None;
+            self.window = self.config.bounds.max_waiting_entries;
         }
     }
 

@@ -1,4 +1,5 @@
-//! A broker of another region, as small as a link needs it: it deduplicates by source position and gates behind a refusal.
+//! A broker of another region, as small as a link needs it. As Meridian it deduplicates by source position and gates behind
+//! a refusal; as Pulsar it deduplicates by the highest position of each producer name and gates nothing.
 
 use bytes::{Bytes, BytesMut};
 use meridian_types::Position;
@@ -37,6 +38,12 @@ pub struct State {
     pub refuse_schemas: Option<&'static str>,
     /// Partitions of every topic.
     pub partitions: u32,
+    /// Behave as Pulsar does.
+    pub pulsar: bool,
+    /// Refuse the message with this payload once.
+    pub refuse_once: Option<&'static str>,
+    names: HashMap<(u64, u64), String>,
+    highest: HashMap<String, Position>,
     gates: HashMap<(u64, u64), Position>,
     connections: u64,
 }
@@ -111,7 +118,7 @@ impl Broker {
             Incoming::Other(frame) => frame,
         };
         let answer = match frame.command.body.unwrap() {
-            Body::Connect(_) => connected().into(),
+            Body::Connect(_) => connected(state.pulsar).into(),
             Body::LookupTopic(asked) => CommandLookupTopicResponse {
                 response: Some(LookupType::Connect as i32),
                 broker_service_url: Some(self.url.clone()),
@@ -133,6 +140,7 @@ impl Broker {
                     producer_name: opened.producer_name.clone().unwrap_or_default(),
                     ..Default::default()
                 };
+                state.names.insert((connection, opened.producer_id), success.producer_name.clone());
                 state.producers.push(opened);
                 success.into()
             }
@@ -157,9 +165,9 @@ impl Broker {
     }
 }
 
-fn connected() -> CommandConnected {
+fn connected(pulsar: bool) -> CommandConnected {
     CommandConnected {
-        server_version: "Pulsar Server Meridian/0.1".into(),
+        server_version: if pulsar { "Pulsar Server 4.0.7" } else { "Pulsar Server Meridian/0.1" }.into(),
         protocol_version: Some(21),
         max_message_size: Some(5 * 1024 * 1024),
         feature_flags: Some(FeatureFlags {
@@ -181,16 +189,27 @@ impl State {
     ) {
         assert_eq!(verify_checksum(entry), Ok(true));
         let position = source_position(split(entry).unwrap().metadata).expect("a source position");
-        assert_eq!(named, Some(position));
-        let gated = self.gates.get(&producer).is_some_and(|refused| position > *refused);
+        assert_eq!(named, Some(position).filter(|_| !self.pulsar), "only Meridian knows what it means");
+        let gated = !self.pulsar && self.gates.get(&producer).is_some_and(|refused| position > *refused);
+        let body = split(entry).unwrap().payload;
+        if self.refuse_once.take_if(|text| text.as_bytes() == body).is_some() {
+            self.gates.insert(producer, position);
+            return encode_command(
+                &send_error(producer.1, sequence_id, ServerError::NotAllowedError, "too large"),
+                out,
+            );
+        }
         if let Some(text) = self.refuse.or_else(|| gated.then_some("behind a refused one")) {
             self.gates.entry(producer).or_insert(position);
             return encode_command(&send_error(producer.1, sequence_id, ServerError::PersistenceError, text), out);
         }
         self.gates.remove(&producer);
-        let duplicate = self.stored.last().is_some_and(|(last, _)| position <= *last);
+        let name = if self.pulsar { self.names[&producer].clone() } else { String::new() };
+        let highest = self.highest.get(&name).copied();
+        let duplicate = highest.is_some_and(|highest| position <= highest);
         if !duplicate {
             self.stored.push((position, entry.clone()));
+            self.highest.insert(name, position);
         }
         let receipt = SendReceipt {
             producer_id: producer.1,

@@ -190,6 +190,30 @@ async fn b003_a_refusing_remote_is_tried_until_it_takes() {
     assert_eq!((link.stats().state.word(), link.stats().waiting_entries), ("running", 0));
 }
 
+/// B012 against Pulsar: it stores what stands behind a refused message and calls that one a duplicate from then on.
+#[tokio::test]
+async fn b012_a_refused_message_is_not_lost_at_a_pulsar_peer() {
+    let east = Broker::start().await;
+    east.state.lock().pulsar = true;
+    let mut west = West::plain().await;
+    let link = west.link(&east, quick(), LinkLimits::default()).await;
+    for round in 1..6u64 {
+        east.state.lock().refuse_once = Some(["20", "120", "220", "320", "420"][round as usize - 1]);
+        west.publish(100, None).await;
+        eventually("everything is through", || link.backlog_entries() == 0).await;
+        let mut texts = east.texts();
+        texts.sort_by_key(|text| text.parse::<u64>().unwrap());
+        assert_eq!(texts, numbers(round * 100));
+    }
+    let generation = link.stats().generation;
+    assert!(generation > 0, "{:?}", link.stats());
+    link.stop().await;
+    let link = west.link(&east, quick(), LinkLimits::default()).await;
+    eventually("a producer is open again", || link.is_connected()).await;
+    let name = east.state.lock().producers.last().unwrap().producer_name.clone();
+    assert_eq!(name, Some(format!("pulsar.repl.west-->east-->{generation}")), "the name outlives the link");
+}
+
 /// B005, B024: connections that are reset again and again under load.
 #[tokio::test]
 async fn b005_everything_arrives_once_over_a_flapping_connection() {
