@@ -14,7 +14,9 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Where systems keep the certificates that they trust.
 const SYSTEM_TRUST: [&str; 3] =
@@ -46,6 +48,16 @@ impl TlsSettings {
     ///
     /// # Errors
     /// [`ClientError::Setting`].
+    /// Makes a connection to a host one by TLS, for whoever speaks another protocol over it.
+    ///
+    /// # Errors
+    /// Files that can't be read, or a server that is not trusted.
+    pub async fn connect(&self, stream: TcpStream, host: &str) -> Result<TlsStream<TcpStream>, ClientError> {
+        let refused = |error: &dyn std::fmt::Display| ClientError::setting(format!("TLS with {host}"), error);
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| refused(&error))?;
+        self.connector().await?.connect(name, stream).await.map_err(|error| refused(&error))
+    }
+
     pub(crate) async fn connector(&self) -> Result<TlsConnector, ClientError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::{bookie, config, regions, standalone, tokens};
+use crate::{admin, bookie, config, regions, standalone, tokens};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -37,6 +37,8 @@ enum Command {
         #[command(subcommand)]
         command: tokens::TokensCommand,
     },
+    /// Call the admin API of a region.
+    Admin(admin::AdminArgs),
     /// Put load on a region and say what it does to latency.
     Perf(meridian_bench::perf::PerfArgs),
 }
@@ -92,6 +94,7 @@ impl Cli {
                 bookie::rebuild_index(&settings, &args.data_dir)
             }
             Command::Tokens { command } => tokens::run(command),
+            Command::Admin(args) => admin::run(args),
             Command::Perf(args) => Ok(meridian_bench::perf::run(args)?),
         }
     }

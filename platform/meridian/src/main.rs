@@ -5,9 +5,11 @@
 //! Must never know: any protocol decision.
 #![forbid(unsafe_code)]
 
+mod admin;
 mod bookie;
 mod cli;
 mod config;
+mod failover;
 mod floors;
 mod logging;
 mod ready;

@@ -8,11 +8,10 @@
 //! Failure: what prevented the start, or which child ended and the last lines of its log, as the one error line's text.
 //! Must never know: any protocol but a few admin calls.
 
-mod calls;
 mod child;
 
 use crate::cli::Failure;
-use calls::Admin;
+use crate::admin::api::Admin;
 use child::Child;
 use clap::Args;
 use serde_json::json;

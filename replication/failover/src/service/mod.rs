@@ -38,13 +38,13 @@ pub struct Settings {
     pub beat_ms: u64,
     /// How long an active region waits for a peer's confirmation after its start.
     pub confirm_ms: u64,
-    /// How long a planned switch may hold publishes.
+    /// How long a planned switch may hold publishes; twice of it has to be below the limit of a call between regions.
     pub drain_ms: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { beat_ms: 2_000, confirm_ms: 10_000, drain_ms: 30_000 }
+        Self { beat_ms: 2_000, confirm_ms: 10_000, drain_ms: 12_000 }
     }
 }
 

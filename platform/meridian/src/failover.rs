@@ -1,0 +1,78 @@
+//! Fail-over put together: records over the control link, topics of this broker behind it.
+//!
+//! Failure: without the control link nothing of it runs, and every region is active.
+//! Must never know: what a switch decides.
+
+use crate::cli::Failure;
+use bytes::Bytes;
+use meridian_broker::BrokerService;
+use meridian_broker::failover::{AckFigures, TopicsHost};
+use meridian_failover::service::Settings;
+use meridian_failover::{FailoverCall, FailoverReply, FailoverService, PeerCalls};
+use meridian_link::{BoxFuture, FailoverHandler, HandlerRefusal, RegionLink};
+use meridian_metadata::SharedStore;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+
+/// The step under which all calls travel; what they ask stands in the body.
+const STEP: &str = "failover/1";
+
+/// Opens the records and puts them in force; the tasks that follow them.
+///
+/// # Errors
+/// The store, or a record that can't be read.
+pub async fn start(
+    service: &Arc<BrokerService>,
+    store: SharedStore,
+    link: &Arc<RegionLink>,
+    acks: Arc<dyn AckFigures>,
+) -> Result<Vec<JoinHandle<()>>, Failure> {
+    let host = Arc::new(TopicsHost::new(service, acks));
+    let peers = Arc::new(OverLink { link: link.clone() });
+    let own = &service.config().cluster;
+    let failover = FailoverService::open(own, store, host, peers, Settings::default()).await?;
+    service.set_failover(failover.clone());
+    link.set_failover(Arc::new(Steps { failover: failover.clone() }));
+    Ok(failover.start())
+}
+
+struct OverLink {
+    link: Arc<RegionLink>,
+}
+
+impl PeerCalls for OverLink {
+    fn call<'a>(
+        &'a self,
+        region: &'a str,
+        call: FailoverCall,
+    ) -> meridian_metadata::BoxFuture<'a, Result<FailoverReply, String>> {
+        Box::pin(async move {
+            let body = serde_json::to_vec(&call).map_err(|error| error.to_string())?;
+            let reply = self.link.failover(region, STEP, Bytes::from(body)).await.map_err(|error| error.to_string())?;
+            serde_json::from_slice(&reply).map_err(|error| format!("its answer can't be read: {error}"))
+        })
+    }
+}
+
+struct Steps {
+    failover: Arc<FailoverService>,
+}
+
+impl FailoverHandler for Steps {
+    fn step<'a>(
+        &'a self,
+        from: &'a str,
+        step: &'a str,
+        body: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, HandlerRefusal>> {
+        Box::pin(async move {
+            if step != STEP {
+                return Err(HandlerRefusal::Never(format!("step '{step}' is not known here, {STEP} is")));
+            }
+            let call = serde_json::from_slice(&body)
+                .map_err(|error| HandlerRefusal::Never(format!("the call can't be read: {error}")))?;
+            let reply = self.failover.answer(from, call).await;
+            serde_json::to_vec(&reply).map(Bytes::from).map_err(|error| HandlerRefusal::Never(error.to_string()))
+        })
+    }
+}
