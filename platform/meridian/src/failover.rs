@@ -9,7 +9,7 @@ use meridian_broker::BrokerService;
 use meridian_broker::failover::{AckFigures, TopicsHost};
 use meridian_failover::service::Settings;
 use meridian_failover::{FailoverCall, FailoverReply, FailoverService, PeerCalls};
-use meridian_link::{BoxFuture, FailoverHandler, HandlerRefusal, RegionLink};
+use meridian_link::{FailoverHandler, HandlerRefusal, RegionLink};
 use meridian_metadata::SharedStore;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -64,7 +64,7 @@ impl FailoverHandler for Steps {
         from: &'a str,
         step: &'a str,
         body: Bytes,
-    ) -> BoxFuture<'a, Result<Bytes, HandlerRefusal>> {
+    ) -> meridian_metadata::BoxFuture<'a, Result<Bytes, HandlerRefusal>> {
         Box::pin(async move {
             if step != STEP {
                 return Err(HandlerRefusal::Never(format!("step '{step}' is not known here, {STEP} is")));

@@ -10,8 +10,8 @@
 
 mod child;
 
-use crate::cli::Failure;
 use crate::admin::api::Admin;
+use crate::cli::Failure;
 use child::Child;
 use clap::Args;
 use serde_json::json;

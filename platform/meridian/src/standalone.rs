@@ -9,11 +9,13 @@
 
 use crate::cli::{Failure, StandaloneArgs};
 use crate::config::{self, broker as broker_config};
+use crate::failover;
 use crate::floors::{self, Bookies, Floors};
 use crate::logging;
 use crate::ready::{self, Addresses};
 use crate::region_link;
 use meridian_admin::{AdminState, LiveSettings, WebListener};
+use meridian_broker::failover::StatesStayHere;
 use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory, live};
 use meridian_door::Door;
 use meridian_identity::{Identity, tls};
@@ -155,9 +157,10 @@ async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Re
         region_link::url(&link, broker_config::advertised_host(settings), ports.at.region_link),
     );
     floors.metrics.register(Box::new(region_link::LinkFigures::new(&link)))?;
+    let acks = Arc::new(StatesStayHere(Arc::downgrade(&service)));
+    let mut tasks = failover::start(&service, floors.store.clone(), &link, acks).await?;
     service.start();
-    let mut tasks: Vec<_> =
-        ports.binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))).collect();
+    tasks.extend(ports.binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))));
     tasks.extend(ports.web.into_iter().map(|listener| tokio::spawn(listener.run(admin.clone()))));
     if let Some(listener) = ports.region_link {
         tasks.push(tokio::spawn(answer_regions(link.clone(), listener)));

@@ -32,6 +32,18 @@ pub trait AckFigures: Send + Sync {
     fn against(&self, topic: &TopicName, region: &str) -> Vec<SubscriptionCost>;
 }
 
+/// For brokers that do not carry the states of subscriptions elsewhere.
+pub struct StatesStayHere(pub Weak<BrokerService>);
+
+impl AckFigures for StatesStayHere {
+    fn against(&self, topic: &TopicName, _: &str) -> Vec<SubscriptionCost> {
+        let topic = self.0.upgrade().and_then(|service| service.loaded_topic(topic));
+        let subscriptions = topic.map(|topic| topic.stats().subscriptions).unwrap_or_default();
+        let durable = subscriptions.into_iter().filter(|one| one.durable);
+        durable.map(|one| SubscriptionCost { subscription: one.name, replicated: false, again: 0 }).collect()
+    }
+}
+
 /// See the module.
 pub struct TopicsHost {
     service: Weak<BrokerService>,
