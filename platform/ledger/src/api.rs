@@ -85,6 +85,9 @@ pub enum LedgerError {
         /// Writable ones.
         available: u32,
     },
+    /// The writable bookies do not stand in as many zones or regions as is demanded.
+    #[error("{0}")]
+    NotPlaced(String),
     /// Too few bookies answered; nothing is known. Repeat.
     #[error("ledger {ledger_id}: bookies did not answer: {reason}")]
     QuorumUnavailable {
@@ -121,7 +124,9 @@ impl Classify for LedgerError {
                 ErrorClass::Caller
             }
             LedgerError::Fenced(_) | LedgerError::Closed(_) => ErrorClass::Fenced,
-            LedgerError::NotEnoughBookies { .. } | LedgerError::QuorumUnavailable { .. } => ErrorClass::Retry,
+            LedgerError::NotEnoughBookies { .. }
+            | LedgerError::NotPlaced(_)
+            | LedgerError::QuorumUnavailable { .. } => ErrorClass::Retry,
             LedgerError::Corrupt { .. } => ErrorClass::Corrupt,
             LedgerError::Metadata(e) => e.class(),
             LedgerError::Bookie(e) => e.class(),

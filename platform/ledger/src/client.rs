@@ -10,7 +10,6 @@ use crate::api::{AppendSink, LedgerError, LedgerOptions, LedgerReader, LedgerWri
 use crate::context::{Core, LedgerConfig};
 use crate::directory::BookieDirectory;
 use crate::layout::Layout;
-use crate::placement;
 use crate::reader::Reader;
 use crate::record::{LedgerRecord, Stored};
 use crate::recovery::shell::recover;
@@ -91,10 +90,7 @@ impl LedgerClient {
     ) -> Result<Arc<dyn LedgerWriter>, LedgerError> {
         self.core.attach();
         let layout = Layout::new(options.ensemble_size, options.write_quorum, options.ack_quorum)?;
-        let writable = self.core.bookies.writable();
-        let ensemble = self.core.with_quarantine(|quarantine, seed| {
-            placement::choose(writable, layout.ensemble_size(), quarantine, seed)
-        })?;
+        let ensemble = self.core.choose_ensemble(layout)?;
         let created_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
         let record = LedgerRecord::new(layout, options, ensemble, created_ms);
         loop {

@@ -13,6 +13,8 @@ use crate::stats::Counters;
 use crate::writer::shell::Writer;
 use crate::writer::words::WriterTimes;
 use meridian_metadata::{Condition, MetadataError, SharedStore, Version};
+use meridian_placement::Rule;
+use meridian_topology::Location;
 use meridian_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
 use std::future::Future;
@@ -52,6 +54,10 @@ pub struct LedgerConfig {
     pub id_block: u64,
     /// Check digests of entries read in the client too (the bookie has checked them): for bookies behind a network.
     pub verify_reads: bool,
+    /// How copies are spread over zones and regions.
+    pub placement: Rule,
+    /// Where this client stands: the nearest copy is read first.
+    pub location: Location,
 }
 
 impl Default for LedgerConfig {
@@ -77,6 +83,8 @@ impl Default for LedgerConfig {
             tick_ms: 50,
             id_block: 1_000,
             verify_reads: true,
+            placement: Rule::default(),
+            location: Location::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Where the client finds bookies.
 
 use meridian_bookie_api::Bookie;
+use meridian_topology::Location;
 use meridian_types::BookieId;
 use std::sync::Arc;
 
@@ -11,6 +12,11 @@ pub trait BookieDirectory: Send + Sync {
 
     /// A bookie by id, also a read-only one; `None` = not known or gone.
     fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>>;
+
+    /// Where a bookie stands, as far as it is known.
+    fn location(&self, _id: &BookieId) -> Location {
+        Location::default()
+    }
 }
 
 /// A fixed set of bookies, all of them taken as writable.

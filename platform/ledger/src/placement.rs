@@ -1,12 +1,16 @@
-//! Which bookies a ledger gets: a pure choice over those that can be written to.
+//! Which bookies a ledger gets, over the zones and regions in which they stand.
 //!
-//! Invariants: P1 no bookie twice in an ensemble; P2 a quarantined bookie (it failed lately) is taken for a new ledger
-//! only if there are too few others, and never as a replacement.
-//! Failure: too few bookies are reported with their number.
-//! Must never know: ledgers, I/O.
+//! Role: asks [`meridian_placement`] with the bookies that can be written to, where they stand, and which of them failed
+//! lately (its P2: taken for a new ledger only if there are too few others, and never as a replacement).
+//! Failure: what is missing is reported in numbers.
+//! Must never know: what a ledger is for.
 
 use crate::api::LedgerError;
-use crate::layout::SlotSet;
+use crate::context::Core;
+use crate::directory::BookieDirectory;
+use crate::layout::Layout;
+use crate::writer::words::Change;
+use meridian_placement::{Candidate, PlacementError, Shape, choose, replace};
 use meridian_types::BookieId;
 use std::collections::HashMap;
 
@@ -38,91 +42,81 @@ impl Quarantine {
     }
 }
 
-/// An ensemble of `size` for a new ledger.
-///
-/// # Errors
-/// [`LedgerError::NotEnoughBookies`].
-pub fn choose(
-    mut writable: Vec<BookieId>,
-    size: u32,
-    quarantine: &Quarantine,
-    seed: u64,
-) -> Result<Vec<BookieId>, LedgerError> {
-    if writable.len() < size as usize {
-        return Err(LedgerError::NotEnoughBookies { needed: size, available: writable.len() as u32 });
+impl From<PlacementError> for LedgerError {
+    fn from(error: PlacementError) -> Self {
+        match error {
+            PlacementError::NotEnoughBookies { needed, available } => {
+                LedgerError::NotEnoughBookies { needed, available }
+            }
+            PlacementError::NotEnoughPlaces { .. } => LedgerError::NotPlaced(error.to_string()),
+        }
     }
-    shuffle(&mut writable, seed);
-    writable.sort_by_key(|bookie| quarantine.holds(bookie));
-    writable.truncate(size as usize);
-    Ok(writable)
 }
 
-/// The ensemble with as many failed members replaced as possible; `None` = not one.
-pub fn replace(
-    ensemble: &[BookieId],
-    failed: SlotSet,
-    mut writable: Vec<BookieId>,
-    quarantine: &Quarantine,
-    seed: u64,
-) -> Option<Vec<BookieId>> {
-    writable.retain(|bookie| !ensemble.contains(bookie) && !quarantine.holds(bookie));
-    if writable.is_empty() {
-        return None;
-    }
-    shuffle(&mut writable, seed);
-    let mut changed = ensemble.to_vec();
-    for (slot, bookie) in failed.iter().zip(writable) {
-        changed[slot] = bookie;
-    }
-    Some(changed)
+fn shape(layout: Layout) -> Shape {
+    Shape { ensemble_size: layout.ensemble_size(), write_quorum: layout.write_quorum() }
 }
 
-/// Fisher–Yates over a xorshift of the seed.
-fn shuffle(bookies: &mut [BookieId], seed: u64) {
-    let mut state = seed | 1;
-    for last in (1..bookies.len()).rev() {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bookies.swap(last, (state % (last as u64 + 1)) as usize);
+fn candidate(bookies: &dyn BookieDirectory, quarantine: &Quarantine, id: BookieId) -> Candidate {
+    Candidate { location: bookies.location(&id), last_resort: quarantine.holds(&id), id }
+}
+
+impl Core {
+    /// An ensemble for a new ledger.
+    pub(crate) fn choose_ensemble(&self, layout: Layout) -> Result<Vec<BookieId>, LedgerError> {
+        let writable = self.bookies.writable();
+        let chosen = self.with_quarantine(|quarantine, seed| {
+            let all = writable.into_iter().map(|id| candidate(&*self.bookies, quarantine, id)).collect();
+            choose(all, shape(layout), self.config.placement, seed)
+        });
+        Ok(chosen?)
+    }
+
+    /// The ensemble with as many failed members replaced as possible; the number of writable bookies if none can be.
+    pub(crate) fn replace_members(&self, change: &Change) -> Result<Vec<BookieId>, u32> {
+        let writable = self.bookies.writable();
+        let available = writable.len() as u32;
+        let failed: Vec<usize> = change.failed.iter().collect();
+        let replaced = self.with_quarantine(|quarantine, seed| {
+            let one = |id: BookieId| candidate(&*self.bookies, quarantine, id);
+            let members: Vec<Candidate> = change.ensemble.iter().cloned().map(one).collect();
+            let all = writable.into_iter().map(one).collect();
+            replace(&members, &failed, all, shape(change.layout), self.config.placement, seed)
+        });
+        replaced.ok_or(available)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
-
-    fn bookies(count: usize) -> Vec<BookieId> {
-        (0..count).map(|n| BookieId::new(format!("b{n}"))).collect()
-    }
 
     #[test]
-    fn ensembles_have_distinct_members_and_spread() {
-        let mut seen = HashSet::new();
-        for seed in 0..200u64 {
-            let chosen =
-                choose(bookies(5), 3, &Quarantine::default(), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)).unwrap();
-            assert_eq!(chosen.iter().collect::<HashSet<_>>().len(), 3);
-            seen.extend(chosen);
-        }
-        assert_eq!(seen.len(), 5);
-        let short = choose(bookies(2), 3, &Quarantine::default(), 1);
-        assert_eq!(short, Err(LedgerError::NotEnoughBookies { needed: 3, available: 2 }));
-    }
-
-    #[test]
-    fn quarantined_bookies_come_last_and_never_replace() {
-        let all = bookies(4);
+    fn a_quarantine_ends_by_itself() {
+        let bookie = BookieId::new("b");
         let mut quarantine = Quarantine::default();
-        quarantine.add(&all[3], 10);
-        for seed in 1..50 {
-            assert!(!choose(all.clone(), 3, &quarantine, seed).unwrap().contains(&all[3]));
-            assert!(choose(all.clone(), 4, &quarantine, seed).unwrap().contains(&all[3]));
-        }
-        assert_eq!(replace(&all[..3], SlotSet::one(1), all.clone(), &quarantine, 3), None);
+        quarantine.add(&bookie, 10);
+        quarantine.expire(9);
+        assert!(quarantine.holds(&bookie));
         quarantine.expire(10);
-        let changed = replace(&all[..3], SlotSet::one(1), all.clone(), &quarantine, 3).unwrap();
-        assert_eq!(changed, [all[0].clone(), all[3].clone(), all[2].clone()]);
+        assert!(!quarantine.holds(&bookie));
+    }
+
+    #[test]
+    fn too_few_zones_are_said_as_such_and_may_pass() {
+        use meridian_types::{Classify, ErrorClass};
+        let short = PlacementError::NotEnoughBookies { needed: 3, available: 2 };
+        assert_eq!(LedgerError::from(short), LedgerError::NotEnoughBookies { needed: 3, available: 2 });
+        let places = PlacementError::NotEnoughPlaces {
+            ensemble_size: 3,
+            write_quorum: 2,
+            min_zones: 2,
+            min_regions: 1,
+            zones: 1,
+            regions: 1,
+        };
+        let error = LedgerError::from(places);
+        assert_eq!(error.class(), ErrorClass::Retry);
+        assert!(error.to_string().contains("must stand in 2 zones"), "{error}");
     }
 }

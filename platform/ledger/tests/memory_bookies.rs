@@ -5,9 +5,11 @@ use bytes::Bytes;
 use meridian_bookie_api::{Bookie, BookieError, EntryBytes};
 use meridian_ledger::testing::{EventLog, MemoryLedgers};
 use meridian_ledger::{
-    AppendEvent, AppendSink, LedgerError, LedgerOptions, LedgerReader, LedgerState, LedgerWriter, Ledgers,
+    AppendEvent, AppendSink, LedgerConfig, LedgerError, LedgerOptions, LedgerReader, LedgerState, LedgerWriter, Ledgers,
 };
-use meridian_types::{EntryId, LedgerId};
+use meridian_placement::Rule;
+use meridian_topology::Location;
+use meridian_types::{BookieId, EntryId, LedgerId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -87,6 +89,62 @@ async fn ids_rise_over_processes_that_take_turns() {
     // A floor below the block costs nothing.
     other.client.ids_above(LedgerId(3)).await.unwrap();
     assert_eq!(create(&other, 1, 1, 1).await.0.id().0, writer.id().0 + 1);
+}
+
+/// Bookies `b0`, `b1`, … at these places.
+fn at_places(labels: &[&str], own: &str, rule: Rule) -> MemoryLedgers {
+    let at = |label: &&str| Location::parse(label).unwrap();
+    let config = LedgerConfig { placement: rule, location: at(&own), ..MemoryLedgers::quick_config() };
+    MemoryLedgers::at_places(labels.iter().map(at).collect(), config)
+}
+
+fn zone_of(bookie: &BookieId, labels: &[&str]) -> String {
+    let at: usize = bookie.as_str()[1..].parse().unwrap();
+    labels[at].to_owned()
+}
+
+#[tokio::test]
+async fn copies_stand_in_different_zones_also_after_one_was_replaced() {
+    let labels = ["/a", "/a", "/a", "/b", "/b", "/b"];
+    let enforced = Rule { min_zones: 2, min_regions: 1, enforced: true };
+    for _ in 0..20 {
+        let ledgers = at_places(&labels, "", enforced);
+        let (writer, log) = create(&ledgers, 4, 2, 1).await;
+        let record = ledgers.client.record(writer.id()).await.unwrap();
+        let zones: Vec<String> = record.ensembles[0].bookies.iter().map(|id| zone_of(id, &labels)).collect();
+        assert!((0..4).all(|at| zones[at] != zones[(at + 1) % 4]), "{zones:?}");
+        let victim = record.ensembles[0].bookies[1].clone();
+        ledgers.bookies.iter().find(|b| *b.id() == victim).unwrap().crash();
+        writer.append(entries(0, 8)).unwrap();
+        assert!(log.wait_confirmed(EntryId(7)).await);
+        writer.close().await.unwrap();
+        let record = ledgers.client.record(writer.id()).await.unwrap();
+        let replaced = &record.ensembles.last().unwrap().bookies[1];
+        assert_ne!(*replaced, victim);
+        assert_eq!(zone_of(replaced, &labels), zones[1], "the other zone would stand next to itself");
+    }
+    let one_zone = at_places(&["/a", "/a", "/a"], "", enforced);
+    let refused = one_zone.client.create(options(3, 2, 1), Arc::new(EventLog::default())).await.map(drop);
+    assert!(matches!(refused, Err(LedgerError::NotPlaced(_))), "{refused:?}");
+    let wish = at_places(&["/a", "/a", "/a"], "", Rule::default());
+    create(&wish, 3, 2, 1).await;
+}
+
+#[tokio::test]
+async fn the_nearest_copy_is_read_first() {
+    let labels = ["/a", "/b", "/c"];
+    let ledgers = at_places(&labels, "/b", Rule::default());
+    for _ in 0..6 {
+        let (writer, log) = create(&ledgers, 3, 3, 2).await;
+        writer.append(entries(0, 3)).unwrap();
+        assert!(log.wait_confirmed(EntryId(2)).await);
+        writer.close().await.unwrap();
+        let reader = ledgers.client.open(writer.id()).await.unwrap();
+        assert_eq!(read_all(reader.as_ref()).await, wanted(3));
+    }
+    let reads = |at: usize| ledgers.bookies[at].requests().1;
+    assert!(reads(1) >= 6, "{}", reads(1));
+    assert_eq!((reads(0), reads(2)), (0, 0));
 }
 
 #[tokio::test]

@@ -8,10 +8,11 @@ use crate::config::storage;
 use crate::standalone::metadata_dir;
 use meridian_bookie::{DiskState, LocalBookie};
 use meridian_bookie_api::Bookie;
-use meridian_ledger::{BookieDirectory, LedgerClient, LedgerConfig, keys};
+use meridian_ledger::{BookieDirectory, LedgerClient, keys};
 use meridian_managed_ledger::{CacheSettings, ManagedLedgers};
 use meridian_metadata::{Condition, RocksStore, SharedStore};
 use meridian_settings::{Key, Settings};
+use meridian_topology::Location;
 use meridian_types::{BookieId, LedgerId, RegionId};
 use prometheus::Registry as Metrics;
 use std::fs::{File, TryLockError};
@@ -28,6 +29,8 @@ const LISTING_PAGE: usize = 1000;
 /// The bookies of this process.
 pub struct Bookies {
     all: Vec<Arc<LocalBookie>>,
+    /// Of the first ones, in their order.
+    locations: Vec<Location>,
 }
 
 impl Bookies {
@@ -80,6 +83,11 @@ impl BookieDirectory for Bookies {
     fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>> {
         self.all.iter().find(|bookie| bookie.id() == id).map(|bookie| bookie.clone() as Arc<dyn Bookie>)
     }
+
+    fn location(&self, id: &BookieId) -> Location {
+        let at = self.all.iter().position(|bookie| bookie.id() == id);
+        at.and_then(|at| self.locations.get(at).cloned()).unwrap_or_default()
+    }
 }
 
 /// Everything below the broker.
@@ -106,10 +114,8 @@ impl Floors {
         for index in 0..settings.count(Key::Bookies).max(1) {
             all.push(open_bookie(settings, data_dir, index, &store, &metrics).await?);
         }
-        let bookies = Arc::new(Bookies { all });
-        let max_entry_bytes = settings.count(Key::MaxMessageSize) + (1 << 20);
-        let config = LedgerConfig { max_entry_bytes, ..LedgerConfig::default() };
-        let ledgers = Arc::new(LedgerClient::new(store.clone(), bookies.clone(), config));
+        let bookies = Arc::new(Bookies { all, locations: storage::bookie_locations(settings)? });
+        let ledgers = Arc::new(LedgerClient::new(store.clone(), bookies.clone(), storage::ledgers(settings)?));
         let caches = CacheSettings {
             tail_bytes: storage::tail_cache_bytes(settings),
             catch_up_bytes: storage::catch_up_cache_bytes(settings),

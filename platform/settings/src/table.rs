@@ -277,6 +277,10 @@ settings! {
     AutoSkipNonRecoverableData: "autoSkipNonRecoverableData", Kind::Switch, "false", true, "Skip ledgers whose entries are lost on every bookie instead of failing.";
     CatchUpCacheSizeMB: "catchUpCacheSizeMB", Kind::Count, "64", false, "Cache of entries that lagging readers read, in MiB.";
     ManagedLedgerMaxUnconfirmedMB: "managedLedgerMaxUnconfirmedMB", Kind::Count, "256", false, "Bytes of one topic that wait for storage at most, in MiB.";
+    BookkeeperClientMinNumRacksPerWriteQuorum: "bookkeeperClientMinNumRacksPerWriteQuorum", Kind::Count, "2", true, "Zones (racks) that the copies of an entry stand in at least, as far as there are so many.";
+    BookkeeperClientEnforceMinNumRacksPerWriteQuorum: "bookkeeperClientEnforceMinNumRacksPerWriteQuorum", Kind::Switch, "false", true, "Without so many zones no ledger is created and no bookie replaced.";
+    BrokerLocation: "brokerLocation", Kind::Text, "", false, "Where this process stands, `/zone` or `/region/zone`: the nearest copy is read first; empty = not known.";
+    BookieLocations: "bookieLocations", Kind::List, "", false, "Where the bookies of this process stand, in their order, `/zone` or `/region/zone`; fewer = the rest is not known.";
     Bookies: "bookies", Kind::Count, "1", false, "Bookies in this process.";
     JournalDirectories: "journalDirectories", Kind::List, "", true, "Journal folders of the bookie; empty = under the data folder.";
     LedgerDirectories: "ledgerDirectories", Kind::List, "", true, "Ledger folders of the bookie; empty = under the data folder.";

@@ -16,6 +16,8 @@ use crate::stats::count;
 use machine::{ReadMachine, Step, covering_members, replica_order};
 use meridian_bookie_api::entry::digest_of;
 use meridian_bookie_api::{BookieError, BoxFuture, ReadEntry, ReadRequest};
+use meridian_placement::nearness;
+use meridian_topology::Location;
 use meridian_types::{BookieId, EntryId, LedgerId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -157,7 +159,12 @@ async fn read_replicas(
 ) -> Result<Vec<ReadEntry>, LedgerError> {
     let first = request.first_entry_id;
     let suspects = suspects(core, &ensemble.bookies);
-    let order = replica_order(view.record.layout, view.ledger_id, first, suspects);
+    let mut order = replica_order(view.record.layout, view.ledger_id, first, suspects);
+    if core.config.location != Location::default() {
+        // The nearest first, those that failed lately last as before.
+        let distance = |slot: usize| nearness(&core.config.location, &core.bookies.location(&ensemble.bookies[slot]));
+        order.sort_by_key(|slot| (suspects.has(*slot), distance(*slot)));
+    }
     let mut machine = ReadMachine::new(view.ledger_id, first, order);
     let mut asked = Vec::with_capacity(1);
     asked.extend(machine.next_member().map(|slot| ask(core, &ensemble.bookies[slot], slot, request)));

@@ -7,7 +7,6 @@
 use super::machine::{RecoveryEffect, RecoveryMachine, RecoverySettings};
 use crate::api::LedgerError;
 use crate::context::Core;
-use crate::placement;
 use crate::reader::{self, View, ask};
 use crate::record::{LedgerRecord, Stored};
 use crate::stats::count;
@@ -132,12 +131,7 @@ impl Shell {
             RecoveryEffect::Send { bookie, entries } => self.send(&bookie, entries),
             RecoveryEffect::Replace(change) => {
                 core.quarantine(change.failed.iter().map(|slot| change.ensemble[slot].clone()));
-                let writable = core.bookies.writable();
-                let available = writable.len() as u32;
-                let choice = core.with_quarantine(|quarantine, seed| {
-                    placement::replace(&change.ensemble, change.failed, writable, quarantine, seed)
-                });
-                let _ = self.events.send(Event::Replaced(choice.ok_or(available)));
+                let _ = self.events.send(Event::Replaced(core.replace_members(&change)));
             }
             RecoveryEffect::Measure { record, up_to } => self.spawn(async move {
                 let (bytes, exact) = measure(&core, ledger_id, record, up_to).await;

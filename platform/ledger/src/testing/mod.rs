@@ -11,6 +11,7 @@ use crate::context::LedgerConfig;
 use crate::directory::BookieDirectory;
 use meridian_bookie_api::Bookie;
 use meridian_metadata::SharedStore;
+use meridian_topology::Location;
 use meridian_types::{BookieId, EntryId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokio::sync::Notify;
 /// Memory bookies as a directory: those that are up and not read-only are writable.
 pub struct MemoryBookies {
     bookies: Vec<Arc<MemoryBookie>>,
+    locations: Vec<Location>,
 }
 
 impl BookieDirectory for MemoryBookies {
@@ -30,6 +32,11 @@ impl BookieDirectory for MemoryBookies {
     fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>> {
         let found = self.bookies.iter().find(|b| b.id() == id)?;
         Some(found.clone())
+    }
+
+    fn location(&self, id: &BookieId) -> Location {
+        let at = self.bookies.iter().position(|b| b.id() == id);
+        at.and_then(|at| self.locations.get(at).cloned()).unwrap_or_default()
     }
 }
 
@@ -56,7 +63,22 @@ impl MemoryLedgers {
 
     /// A client (one more owner) over what is there.
     pub fn over(metadata: SharedStore, bookies: Vec<Arc<MemoryBookie>>, config: LedgerConfig) -> Self {
-        let directory = Arc::new(MemoryBookies { bookies: bookies.clone() });
+        Self::with_places(metadata, bookies, Vec::new(), config)
+    }
+
+    /// One bookie at each place.
+    pub fn at_places(places: Vec<Location>, config: LedgerConfig) -> Self {
+        let bookies = Self::new_bookies(places.len());
+        Self::with_places(Arc::new(meridian_metadata::MemoryStore::new()), bookies, places, config)
+    }
+
+    fn with_places(
+        metadata: SharedStore,
+        bookies: Vec<Arc<MemoryBookie>>,
+        locations: Vec<Location>,
+        config: LedgerConfig,
+    ) -> Self {
+        let directory = Arc::new(MemoryBookies { bookies: bookies.clone(), locations });
         let client = Arc::new(LedgerClient::new(metadata.clone(), directory, config));
         Self { client, bookies, metadata }
     }

@@ -332,7 +332,12 @@ impl WriterMachine {
         let failed = self.layout.all().without(self.healthy);
         self.changing = Some(failed);
         let first = EntryId(self.confirmed + 1);
-        self.effects.push(WriterEffect::Replace(Change { first, ensemble: self.ensemble(), failed }));
+        self.effects.push(WriterEffect::Replace(Change {
+            first,
+            layout: self.layout,
+            ensemble: self.ensemble(),
+            failed,
+        }));
     }
 
     /// The change is in metadata: members whose id differs are new and count from now on (W2).

@@ -11,7 +11,6 @@ use super::update::{Intent, RecordUpdate, UpdateFailure, UpdateStep};
 use super::words::{Change, ChangeRefusal, Mode, WriterEffect};
 use crate::api::{AppendEvent, AppendSink, LedgerEntry, LedgerError, LedgerReader, LedgerWriter};
 use crate::context::Core;
-use crate::placement;
 use crate::reader::{self, View};
 use crate::record::LedgerRecord;
 use crate::stats::count;
@@ -313,12 +312,8 @@ async fn change_ensemble(
     change: &Change,
     known: (LedgerRecord, Version),
 ) -> Result<(LedgerRecord, Version), ChangeRefusal> {
-    let writable = core.bookies.writable();
-    let available = writable.len() as u32;
-    let chosen = core.with_quarantine(|quarantine, seed| {
-        placement::replace(&change.ensemble, change.failed, writable, quarantine, seed)
-    });
-    let bookies = chosen.ok_or(ChangeRefusal::NoReplacement { available })?;
+    let chosen = core.replace_members(change);
+    let bookies = chosen.map_err(|available| ChangeRefusal::NoReplacement { available })?;
     let replaced = bookies.iter().zip(&change.ensemble).filter(|(new, old)| new != old).count();
     match update_record(core, ledger_id, Intent::Change { first: change.first, bookies }, known).await {
         Ok(made) => {

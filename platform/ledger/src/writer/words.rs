@@ -3,7 +3,7 @@
 //! Must never know: how either of them works.
 
 use crate::api::LedgerError;
-use crate::layout::SlotSet;
+use crate::layout::{Layout, SlotSet};
 use meridian_bookie_api::AddEntry;
 use meridian_types::{BookieId, EntryId};
 
@@ -68,6 +68,8 @@ pub enum WriterEffect {
 pub struct Change {
     /// First entry that goes to the new ensemble.
     pub first: EntryId,
+    /// How the ledger is laid out.
+    pub layout: Layout,
     /// The ensemble as it is.
     pub ensemble: Vec<BookieId>,
     /// Members to replace.

@@ -1,8 +1,11 @@
 //! Settings of bookies, ledgers, managed ledgers and caches.
 
 use meridian_bookie::BookieConfig;
+use meridian_ledger::LedgerConfig;
 use meridian_managed_ledger::LogSettings;
+use meridian_placement::Rule;
 use meridian_settings::{Key, Settings};
+use meridian_topology::Location;
 use meridian_types::BookieId;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,6 +52,40 @@ pub fn bookie(settings: &Settings, data_dir: &Path, index: u64) -> BookieConfig 
     config.compaction.major_threshold = settings.decimal(Key::MajorCompactionThreshold);
     config.compaction.major_interval = Duration::from_secs(settings.count(Key::MajorCompactionInterval));
     config
+}
+
+/// A place as a setting says it.
+///
+/// # Errors
+/// The setting with what was expected.
+fn location(key: &str, label: &str) -> Result<Location, String> {
+    Location::parse(label).ok_or_else(|| format!("{key}={label}: expected /zone or /region/zone"))
+}
+
+/// Where the bookies of this process stand, as far as it is said.
+///
+/// # Errors
+/// The first that can't be read.
+pub fn bookie_locations(settings: &Settings) -> Result<Vec<Location>, String> {
+    settings.list(Key::BookieLocations).iter().map(|label| location("bookieLocations", label)).collect()
+}
+
+/// How ledgers are written and read.
+///
+/// # Errors
+/// A place that can't be read.
+pub fn ledgers(settings: &Settings) -> Result<LedgerConfig, String> {
+    let zones = settings.count(Key::BookkeeperClientMinNumRacksPerWriteQuorum).max(1);
+    Ok(LedgerConfig {
+        max_entry_bytes: settings.count(Key::MaxMessageSize) + MIB,
+        placement: Rule {
+            min_zones: u32::try_from(zones).unwrap_or(u32::MAX),
+            min_regions: 1,
+            enforced: settings.switch(Key::BookkeeperClientEnforceMinNumRacksPerWriteQuorum),
+        },
+        location: location("brokerLocation", settings.text(Key::BrokerLocation))?,
+        ..LedgerConfig::default()
+    })
 }
 
 /// Whether new ledgers can be made at all with this many bookies.
@@ -151,6 +188,18 @@ mod tests {
         assert_eq!(refused, "managedLedgerDefaultAckQuorum=2: expected at most the write quorum, 1");
         settings.set_pair("test", "managedLedgerDefaultEnsembleSize=2").expect("it is a setting");
         assert!(check_quorums(&settings).expect_err("one bookie").starts_with("managedLedgerDefaultEnsembleSize=2: "));
+    }
+
+    #[test]
+    fn places_are_read_or_named() {
+        let mut settings = Settings::default();
+        assert_eq!(ledgers(&settings).expect("defaults are good").placement, Rule::default());
+        settings.set_pair("test", "bookieLocations=/w/a,/b").expect("it is a setting");
+        let places = bookie_locations(&settings).expect("they are good");
+        assert_eq!(places[0].region.as_deref(), Some("w"));
+        settings.set_pair("test", "brokerLocation=/a/b/c").expect("it is a setting");
+        let refused = ledgers(&settings).expect_err("too long");
+        assert_eq!(refused, "brokerLocation=/a/b/c: expected /zone or /region/zone");
     }
 
     #[test]
