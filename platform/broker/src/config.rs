@@ -90,10 +90,14 @@ pub struct ReplicationConfig {
     pub queue_entries: u32,
     /// Bytes on their way over one link at most.
     pub queue_bytes: u64,
+    /// Bytes that all links to one region may have read from storage and not copied yet.
+    pub read_ahead_bytes: u64,
     /// Topics are made in the other region, with as many partitions as here.
     pub create_remote_topics: bool,
     /// A link that makes no progress for so long, though it could, is started anew.
     pub stall_limit_ms: u64,
+    /// Compare links with policies every so often, 0 = never.
+    pub policy_check_s: u64,
     /// A link that takes longer to stop is given up.
     pub stop_limit_ms: u64,
 }
@@ -104,9 +108,11 @@ impl Default for ReplicationConfig {
             from_earliest: false,
             connections_per_broker: 16,
             queue_entries: 1000,
-            queue_bytes: 16 << 20,
+            queue_bytes: 32 << 20,
+            read_ahead_bytes: 64 << 20,
             create_remote_topics: true,
             stall_limit_ms: 30_000,
+            policy_check_s: 600,
             stop_limit_ms: 5_000,
         }
     }

@@ -16,6 +16,7 @@ use crate::ready::{self, Addresses};
 use crate::region_link;
 use meridian_admin::{AdminState, LiveSettings, WebListener};
 use meridian_broker::failover::StatesStayHere;
+use meridian_broker::replication::{Linker, RegionLinker};
 use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory, live};
 use meridian_door::Door;
 use meridian_identity::{Identity, tls};
@@ -224,7 +225,8 @@ async fn broker(
     let options = broker_config::storage_options(&in_force);
     let live = live_settings(settings, registry.clone(), options.limits.clone());
     let factory = StorageFactory::new(floors.logs.clone(), options);
-    let linker = None;
+    let linker = RegionLinker::new(&config.cluster, config.replication.clone(), registry.clone(), floors.store.clone());
+    let linker: Option<Arc<dyn Linker>> = Some(linker);
     let parts =
         BrokerParts { config, store: floors.store.clone(), registry, factory: Arc::new(factory), access, linker };
     let service = BrokerService::new(parts).await?;

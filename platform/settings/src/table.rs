@@ -298,6 +298,16 @@ settings! {
     MinorCompactionInterval: "minorCompactionInterval", Kind::Seconds, "3600", true, "… every so often.";
     MajorCompactionThreshold: "majorCompactionThreshold", Kind::Decimal, "0.5", true, "Rewrite entry logs with less than this share in use.";
     MajorCompactionInterval: "majorCompactionInterval", Kind::Seconds, "86400", true, "… every so often.";
+    ReplicationStartAt: "replicationStartAt", Kind::Choice(&["latest", "earliest"]), "latest", true, "Where a new link to another region begins in its topic.";
+    ReplicationConnectionsPerBroker: "replicationConnectionsPerBroker", Kind::Count, "16", true, "Connections to each broker of another region.";
+    ReplicationProducerQueueSize: "replicationProducerQueueSize", Kind::Count, "1000", true, "Entries on their way over one link at most.";
+    ReplicationProducerQueueBytes: "replicationProducerQueueBytes", Kind::Bytes, "33554432", false, "Bytes on their way over one link at most.";
+    ReplicationReadAheadMB: "replicationReadAheadMB", Kind::Count, "64", false, "What links to one region have read from storage and not copied yet, in MiB at most.";
+    ReplicationPolicyCheckDurationSeconds: "replicationPolicyCheckDurationSeconds", Kind::Seconds, "600", true, "Compare links with policies every so often, beside each change; 0 = never.";
+    ReplicationStallRestartSeconds: "replicationStallRestartSeconds", Kind::Seconds, "30", false, "A link whose sends are not answered for so long is started anew.";
+    CreateTopicToRemoteClusterForReplication: "createTopicToRemoteClusterForReplication", Kind::Switch, "true", true, "Make replicated topics in the other region, with as many partitions as here.";
+    DispatchThrottlingRatePerReplicatorInMsg: "dispatchThrottlingRatePerReplicatorInMsg", Kind::Count, "0", true, "Messages per second that one link copies at most; 0 = no limit.";
+    DispatchThrottlingRatePerReplicatorInByte: "dispatchThrottlingRatePerReplicatorInByte", Kind::Bytes, "0", true, "Bytes per second that one link copies at most; 0 = no limit.";
     BrokerShutdownTimeoutMs: "brokerShutdownTimeoutMs", Kind::Millis, "60000", true, "A shutdown that takes longer ends at once.";
     NumIOThreads: "numIOThreads", Kind::Count, "0", true, "Threads of the process; 0 = one per core.";
     LogFormat: "logFormat", Kind::Choice(&["text", "json"]), "text", false, "Form of log lines.";

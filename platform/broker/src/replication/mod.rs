@@ -10,16 +10,20 @@
 //! Must never know: sessions, frames, what a link sends.
 
 mod figures;
+mod http;
+mod linker;
 mod plan;
 mod scan;
 
 pub use figures::ReplicationFigures;
+pub use linker::RegionLinker;
 pub use plan::remotes;
 pub use scan::open_replicated;
 
 use crate::error::BrokerError;
 use meridian_managed_ledger::{CursorOptions, InitialPosition, LogError, ManagedLedger};
 use meridian_policy::{ClusterData, EffectivePolicies};
+use meridian_replicator::MarkerSink;
 use meridian_topic::api::BoxFuture;
 use meridian_types::TopicName;
 use meridian_wire::replicate::cursor_name;
@@ -57,25 +61,26 @@ pub struct LinkRequest {
     pub cluster: Arc<ClusterData>,
     /// Policies in force.
     pub policies: EffectivePolicies,
-    /// Its cursor was made just now.
-    pub created: bool,
+    /// Takes the markers of subscriptions' states that came from there.
+    pub markers: Option<Arc<dyn MarkerSink>>,
 }
 
 /// Starts links.
 pub trait Linker: Send + Sync {
-    /// Starts one. It connects by itself, so this fails only for what waiting does not heal.
+    /// Makes the cursor if it is not there, and starts a link. It connects by itself, so this fails only for what waiting
+    /// does not heal.
     ///
     /// # Errors
-    /// Why it can't be tried.
-    fn start(&self, request: LinkRequest) -> Result<Arc<dyn Link>, String>;
+    /// Why it can't be tried; the cursor is there nevertheless, if the log lets it be.
+    fn start(&self, request: LinkRequest) -> BoxFuture<'_, Result<Arc<dyn Link>, String>>;
 }
 
 /// For brokers that have no links.
 pub struct NoLinks;
 
 impl Linker for NoLinks {
-    fn start(&self, _: LinkRequest) -> Result<Arc<dyn Link>, String> {
-        Err("this broker has no links to other regions".to_owned())
+    fn start(&self, _: LinkRequest) -> BoxFuture<'_, Result<Arc<dyn Link>, String>> {
+        Box::pin(std::future::ready(Err("this broker has no links to other regions".to_owned())))
     }
 }
 
@@ -274,14 +279,11 @@ impl Replication {
     /// Makes the link's cursor and starts it.
     async fn start(&self, links: &TopicLinks, remote: &str, policies: &EffectivePolicies) -> Hosted {
         let cluster = self.around.cluster(remote);
-        let name = cursor_name(remote);
-        let created = links.log.cursor(&name).is_none();
-        let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
-        if let Err(error) = links.log.open_cursor(&name, self.start_at, options).await {
-            return Hosted { link: Err(error.to_string()), cluster };
-        }
         let Some(data) = &cluster else {
-            return Hosted { link: Err(format!("cluster {remote} is not registered here")), cluster };
+            let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
+            let made = links.log.open_cursor(&cursor_name(remote), self.start_at, options).await;
+            let reason = made.map_or_else(|error| error.to_string(), |_| format!("cluster {remote} is not registered here"));
+            return Hosted { link: Err(reason), cluster };
         };
         let request = LinkRequest {
             topic: links.name.clone(),
@@ -289,11 +291,11 @@ impl Replication {
             remote: remote.to_owned(),
             cluster: data.clone(),
             policies: policies.clone(),
-            created,
+            markers: None,
         };
-        let link = self.linker.start(request);
+        let link = self.linker.start(request).await;
         match &link {
-            Ok(_) => tracing::info!(topic = %links.name, remote, created, "replication begins"),
+            Ok(_) => tracing::info!(topic = %links.name, remote, "replication begins"),
             Err(reason) => tracing::warn!(topic = %links.name, remote, reason, "replication can't begin"),
         }
         Hosted { link, cluster }

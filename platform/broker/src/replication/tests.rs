@@ -85,13 +85,19 @@ impl Link for Recorded {
 }
 
 impl Linker for Recorder {
-    fn start(&self, request: LinkRequest) -> Result<Arc<dyn Link>, String> {
+    fn start(&self, request: LinkRequest) -> BoxFuture<'_, Result<Arc<dyn Link>, String>> {
         self.starts.fetch_add(1, Ordering::SeqCst);
         let url = request.cluster.broker_service_url.clone().unwrap_or_default();
-        let begins = if request.created { " new" } else { "" };
-        self.lines.lock().push(format!("start {} {url}{begins}", request.remote));
         let stuck = self.stuck.load(Ordering::SeqCst);
-        Ok(Arc::new(Recorded { remote: request.remote, lines: self.lines.clone(), stuck }))
+        Box::pin(async move {
+            let name = cursor_name(&request.remote);
+            let begins = if request.log.cursor(&name).is_none() { " new" } else { "" };
+            self.lines.lock().push(format!("start {} {url}{begins}", request.remote));
+            let options = CursorOptions { durable: true, internal: true, ..Default::default() };
+            request.log.open_cursor(&name, InitialPosition::Earliest, options).await.map_err(|error| error.to_string())?;
+            let link: Arc<dyn Link> = Arc::new(Recorded { remote: request.remote, lines: self.lines.clone(), stuck });
+            Ok(link)
+        })
     }
 }
 

@@ -8,6 +8,8 @@
 
 use super::{SchemaError, SchemaKind};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use meridian_types::TopicName;
+use meridian_wire::proto::{KeyValue, Schema};
 use std::collections::BTreeMap;
 
 const FORMAT: u8 = 1;
@@ -44,6 +46,19 @@ pub struct StoredSchema {
     pub author: String,
     /// A marker: the schema was deleted at this version.
     pub deleted: bool,
+}
+
+impl StoredSchema {
+    /// As commands carry it.
+    pub fn on_wire(&self, topic: &TopicName) -> Schema {
+        let pair = |(key, value): (&String, &String)| KeyValue { key: key.clone(), value: value.clone() };
+        Schema {
+            name: topic.base().local().to_owned(),
+            schema_data: self.info.data.clone(),
+            r#type: self.info.kind.wire(),
+            properties: self.info.properties.iter().map(pair).collect(),
+        }
+    }
 }
 
 /// The latest version of a topic's schema.

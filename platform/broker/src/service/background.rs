@@ -43,6 +43,7 @@ impl BrokerService {
             tokio::spawn(tick_logs(this.clone())),
             tokio::spawn(follow_policies(this.clone(), self.registry.changes())),
             tokio::spawn(open_replicated(this.clone())),
+            tokio::spawn(check_links(this.clone(), self.config.replication.policy_check_s)),
             tokio::spawn(collect_inactive(this, Duration::from_secs(self.config.inactive_topic_check_s.max(1)))),
         ];
         self.tasks.lock().extend(tasks);
@@ -209,6 +210,20 @@ async fn follow_policies(service: Weak<BrokerService>, mut changes: Receiver<Cha
         let Some(service) = service.upgrade() else { return };
         service.push_policies(&concerned);
         service.announce_grants(&concerned);
+    }
+}
+
+/// A change of policies that was overlooked is found at last.
+async fn check_links(service: Weak<BrokerService>, every_s: u64) {
+    if every_s == 0 {
+        return;
+    }
+    loop {
+        sleep(Duration::from_secs(every_s)).await;
+        let Some(service) = service.upgrade() else { return };
+        for topic in service.loaded_topics() {
+            service.replication.follow(topic.name());
+        }
     }
 }
 

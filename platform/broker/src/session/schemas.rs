@@ -3,13 +3,14 @@
 use super::{Session, reply};
 use crate::access::Wish;
 use crate::error::BrokerError;
-use crate::schema::{SchemaError, SchemaInfo, SchemaKind, StoredSchema};
+use crate::schema::{SchemaError, SchemaInfo, SchemaKind};
 use crate::session::producer::metadata_of;
 use bytes::Bytes;
+use meridian_topic::origins::is_link;
 use meridian_types::TopicName;
 use meridian_wire::proto::{
-    CommandGetOrCreateSchema, CommandGetOrCreateSchemaResponse, CommandGetSchema, CommandGetSchemaResponse, KeyValue,
-    Schema, ServerError,
+    CommandGetOrCreateSchema, CommandGetOrCreateSchemaResponse, CommandGetSchema, CommandGetSchemaResponse, Schema,
+    ServerError,
 };
 
 /// The schema of a command; none, NONE and AUTO_CONSUME say that there is none.
@@ -30,16 +31,6 @@ pub(super) fn given(schema: Option<&Schema>) -> Result<Option<SchemaInfo>, Schem
     // Slices of the read buffer would pin it for as long as the schema lives.
     let data = Bytes::copy_from_slice(&schema.schema_data);
     Ok(Some(SchemaInfo { kind, data, properties: metadata_of(&schema.properties) }))
-}
-
-fn on_wire(topic: &TopicName, stored: &StoredSchema) -> Schema {
-    let properties = &stored.info.properties;
-    Schema {
-        name: topic.base().local().to_owned(),
-        schema_data: stored.info.data.clone(),
-        r#type: stored.info.kind.wire(),
-        properties: properties.iter().map(|(key, value)| KeyValue { key: key.clone(), value: value.clone() }).collect(),
-    }
 }
 
 impl Session {
@@ -80,7 +71,7 @@ impl Session {
         match stored {
             Ok(Some(stored)) => Ok(CommandGetSchemaResponse {
                 request_id: request.request_id,
-                schema: Some(on_wire(&topic, &stored)),
+                schema: Some(stored.on_wire(&topic)),
                 schema_version: Some(reply::schema_version(stored.version)),
                 ..Default::default()
             }),
@@ -117,6 +108,17 @@ impl Session {
             return Err(BrokerError::TopicNotFound(format!("Topic not found {topic}")));
         }
         let Some(info) = given(Some(&request.schema))? else { return Ok(None) };
+        if self.has_link(&topic) {
+            return self.service.register_link_schema(&topic, info, principal.acting()).await.map(Some);
+        }
         self.service.register_schema(&topic, info, principal.acting()).await.map(Some)
+    }
+
+    /// Whether another region's replicator sends to the topic on this connection.
+    fn has_link(&self, topic: &TopicName) -> bool {
+        let of_topic = |slot: &super::slots::ProducerSlot| {
+            slot.attached.as_ref().is_some_and(|(handle, _)| handle.name() == topic) && is_link(&slot.name)
+        };
+        self.slots.lock().producers.values().any(of_topic)
     }
 }

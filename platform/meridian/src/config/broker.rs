@@ -2,7 +2,7 @@
 
 use super::storage;
 use crate::ready::Addresses;
-use meridian_broker::config::{AdvertisedListener, SessionLimits, default_topic_limits};
+use meridian_broker::config::{AdvertisedListener, ReplicationConfig, SessionLimits, default_topic_limits};
 use meridian_broker::{BrokerConfig, CheckIntervals, StorageOptions};
 use meridian_door::DoorConfig;
 use meridian_identity::tls::TlsFiles;
@@ -124,6 +124,11 @@ pub fn defaults(settings: &Settings) -> BrokerDefaults {
             subscribe_throttling_rate_per_consumer: settings.number(Key::SubscribeThrottlingRatePerConsumer),
             rate_period_in_second: small(settings, Key::SubscribeRatePeriodPerConsumerInSecond).max(1),
         },
+        replicator_dispatch_rate: dispatch_rate(
+            settings,
+            Key::DispatchThrottlingRatePerReplicatorInMsg,
+            Key::DispatchThrottlingRatePerReplicatorInByte,
+        ),
         ..BrokerDefaults::default()
     }
 }
@@ -159,6 +164,21 @@ fn shared_rates(settings: &Settings) -> [(u64, u64); 2] {
         rate(Key::BrokerPublisherThrottlingMaxMessageRate, Key::BrokerPublisherThrottlingMaxByteRate),
         rate(Key::DispatchThrottlingRateInMsg, Key::DispatchThrottlingRateInByte),
     ]
+}
+
+/// Links to other regions.
+fn replication(settings: &Settings) -> ReplicationConfig {
+    ReplicationConfig {
+        from_earliest: settings.text(Key::ReplicationStartAt) == "earliest",
+        connections_per_broker: small(settings, Key::ReplicationConnectionsPerBroker).max(1),
+        queue_entries: small(settings, Key::ReplicationProducerQueueSize).max(1),
+        queue_bytes: settings.count(Key::ReplicationProducerQueueBytes).max(1),
+        read_ahead_bytes: settings.count(Key::ReplicationReadAheadMB).max(1) << 20,
+        create_remote_topics: settings.switch(Key::CreateTopicToRemoteClusterForReplication),
+        policy_check_s: settings.count(Key::ReplicationPolicyCheckDurationSeconds),
+        stall_limit_ms: settings.count(Key::ReplicationStallRestartSeconds).max(1) * 1000,
+        ..ReplicationConfig::default()
+    }
 }
 
 fn schema_rule(name: &str) -> SchemaCompatibility {
@@ -274,6 +294,7 @@ pub fn broker(settings: &Settings, at: &Addresses) -> BrokerConfig {
         max_pattern_chars: small(settings, Key::SubscriptionPatternMaxLength) as usize,
         expose_broker_entry_metadata: settings.switch(Key::ExposingBrokerEntryMetadataToClientEnabled),
         shutdown_timeout_ms: settings.count(Key::BrokerShutdownTimeoutMs).max(1),
+        replication: replication(settings),
         topic_limits: topic_limits(settings),
         log_settings: storage::log(settings),
         ..BrokerConfig::default()

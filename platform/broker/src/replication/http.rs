@@ -1,0 +1,119 @@
+//! One call of another region's admin service: make a partitioned topic.
+//!
+//! Regions that share a control link bring partition counts over by it; this is for those that do not.
+//! Invariants: time and size of the answer are bounded; a token leaves only if the entry names one.
+//! Failure: a sentence that says what was asked and answered. An admin service by TLS is not called.
+//! Must never know: links.
+
+use meridian_client::Credentials;
+use meridian_policy::ClusterData;
+use meridian_replicator::TopicMaker;
+use meridian_topic::api::BoxFuture;
+use meridian_types::TopicName;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// How long one call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Largest answer that is looked at.
+const MAX_ANSWER_BYTES: u64 = 16 << 10;
+
+/// The admin service of another region.
+pub struct RemoteAdmin {
+    cluster: Arc<ClusterData>,
+}
+
+impl RemoteAdmin {
+    /// By the region's entry.
+    pub fn new(cluster: Arc<ClusterData>) -> Self {
+        Self { cluster }
+    }
+}
+
+impl TopicMaker for RemoteAdmin {
+    fn make(&self, topic: &TopicName, partitions: u32) -> BoxFuture<'static, Result<(), String>> {
+        let (cluster, topic) = (self.cluster.clone(), topic.clone());
+        Box::pin(async move {
+            let url = cluster.service_url.clone().filter(|url| !url.is_empty());
+            let url = url.ok_or("the entry of the cluster has no serviceUrl, so the topic can't be made there")?;
+            let (host, path) = (authority(&url)?, path_of(&topic));
+            let call = put(&host, &path, bearer(&cluster).as_deref(), &partitions.to_string());
+            let status = tokio::time::timeout(CALL_LIMIT, call).await;
+            let status = status.unwrap_or_else(|_| Err(format!("no answer within {} s", CALL_LIMIT.as_secs())));
+            match status.map_err(|error| format!("PUT http://{host}{path}: {error}"))? {
+                // There already is as good as made: the counts are compared again.
+                200..300 | 409 => Ok(()),
+                other => Err(format!("PUT http://{host}{path}: answered {other}")),
+            }
+        })
+    }
+}
+
+/// The first `host:port` of an address.
+fn authority(url: &str) -> Result<String, String> {
+    let rest = url.strip_prefix("http://").ok_or("the admin service of the cluster is reached by TLS only")?;
+    let hosts = rest.split('/').next().unwrap_or_default();
+    let first = hosts.split(',').next().filter(|host| !host.is_empty());
+    let first = first.ok_or_else(|| format!("serviceUrl {url} names no host"))?;
+    Ok(if first.contains(':') { first.to_owned() } else { format!("{first}:80") })
+}
+
+fn path_of(topic: &TopicName) -> String {
+    let local: String = topic
+        .local()
+        .bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect();
+    format!("/admin/v2/{}/{}/{local}/partitions", topic.domain().as_str(), topic.namespace())
+}
+
+fn bearer(cluster: &ClusterData) -> Option<String> {
+    let plugin = cluster.authentication_plugin.as_deref()?;
+    match Credentials::parse(plugin, cluster.authentication_parameters.as_deref().unwrap_or_default()) {
+        Ok(Credentials::Token(token)) => Some(token),
+        Ok(Credentials::TokenFile(path)) => Some(std::fs::read_to_string(path).ok()?.trim().to_owned()),
+        _ => None,
+    }
+}
+
+async fn put(host: &str, path: &str, bearer: Option<&str>, body: &str) -> Result<u16, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let mut stream = TcpStream::connect(host).await.map_err(text)?;
+    let authorization = bearer.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
+    let request = format!(
+        "PUT {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.map_err(text)?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await.map_err(text)?;
+    status_of(&answer).ok_or_else(|| "the answer is not HTTP".to_owned())
+}
+
+fn status_of(answer: &[u8]) -> Option<u16> {
+    let line = answer.split(|byte| *byte == b'\r').next()?;
+    std::str::from_utf8(line).ok()?.strip_prefix("HTTP/")?.split(' ').nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_answers_are_read() {
+        assert_eq!(authority("http://east:8080/").unwrap(), "east:8080");
+        assert_eq!(authority("http://a:1,b:2").unwrap(), "a:1");
+        assert_eq!(authority("http://east").unwrap(), "east:80");
+        assert!(authority("https://east:8443").is_err());
+        assert!(authority("http:///").is_err());
+        let topic = TopicName::parse("persistent://t/n/a b").unwrap();
+        assert_eq!(path_of(&topic), "/admin/v2/persistent/t/n/a%20b/partitions");
+        assert_eq!(status_of(b"HTTP/1.1 409 Conflict\r\nA: b\r\n\r\n"), Some(409));
+        assert_eq!(status_of(b"nonsense"), None);
+    }
+}
