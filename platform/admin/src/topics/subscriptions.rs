@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use meridian_door::{Action, Scope};
 use meridian_topic::{SeekTo, TopicError, TopicErrorKind, TopicHandle};
+use meridian_wire::replicate::LINK_PREFIX;
 use meridian_types::{Position, TopicName};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -212,8 +213,22 @@ async fn skip(State(state): Given, call: Call) -> Answer {
 }
 
 async fn skip_all(State(state): Given, call: Call) -> Answer {
+    if let Some(remote) = call.name("subscription").strip_prefix(LINK_PREFIX) {
+        return skip_link(&state, &call, remote).await;
+    }
     let (topic, name) = target(&state, &call)?;
     on_each(&state, &topic, &name, Change::Skip(None)).await
+}
+
+/// Everything that a link to another region has not copied yet.
+async fn skip_link(state: &AdminState, call: &Call, remote: &str) -> Answer {
+    let topic = state.topic_for(call, Action::Administer)?;
+    for part in state.parts(&topic).await? {
+        state.load(&part).await?;
+        state.service.replication().clear_backlog(&part, remote).await?;
+    }
+    tracing::info!(%topic, remote, by = call.principal.acting(), "what a link had not copied was skipped");
+    Ok(Reply::done())
 }
 
 fn seconds(call: &Call) -> Result<u64, AdminError> {

@@ -39,7 +39,8 @@ impl TopicMaker for RemoteAdmin {
             let url = cluster.service_url.clone().filter(|url| !url.is_empty());
             let url = url.ok_or("the entry of the cluster has no serviceUrl, so the topic can't be made there")?;
             let (host, path) = (authority(&url)?, path_of(&topic));
-            let call = put(&host, &path, bearer(&cluster).as_deref(), &partitions.to_string());
+            let (token, body) = (bearer(&cluster), partitions.to_string());
+            let call = put(&host, &path, token.as_deref(), &body);
             let status = tokio::time::timeout(CALL_LIMIT, call).await;
             let status = status.unwrap_or_else(|_| Err(format!("no answer within {} s", CALL_LIMIT.as_secs())));
             match status.map_err(|error| format!("PUT http://{host}{path}: {error}"))? {

@@ -192,7 +192,7 @@ impl Link for RunningLink {
 
     fn figures(&self) -> ReplicationFigures {
         let stats = self.replicator.stats();
-        let open = self.pool.states().into_iter().find(|one| one.phase == Phase::Open).filter(|_| stats.connected);
+        let open = self.pool.states().into_iter().find(|one| one.phase == Phase::Connected).filter(|_| stats.connected);
         let counters = stats.counters;
         ReplicationFigures {
             remote: stats.remote,

@@ -185,7 +185,7 @@ impl Replication {
             return None;
         }
         let log = self.around.log(topic)?;
-        let wanted = self.wanted(topic, &log);
+        let wanted = self.wanted(topic);
         let cursors = log.cursors();
         let left_over = cursors.iter().any(|cursor| cursor.name().starts_with(meridian_wire::replicate::LINK_PREFIX));
         if wanted.is_empty() && !left_over {
@@ -201,9 +201,9 @@ impl Replication {
         Some(self.topics.lock().entry(topic.clone()).or_insert_with(|| Arc::new(links)).clone())
     }
 
-    /// A topic that is being deleted or was fenced has no links.
-    fn wanted(&self, topic: &TopicName, log: &ManagedLedger) -> BTreeSet<String> {
-        if crate::service::is_system_topic(topic) || log.name().is_empty() {
+    /// Topics of the platform stay where they are.
+    fn wanted(&self, topic: &TopicName) -> BTreeSet<String> {
+        if crate::service::is_system_topic(topic) {
             return BTreeSet::new();
         }
         remotes(&self.own, &self.around.policies(topic).replication_clusters)
@@ -273,7 +273,7 @@ impl Replication {
             same && hosted.link.is_ok()
         };
         let running = running.iter().map(|(remote, hosted)| (remote, current((remote, hosted))));
-        plan(&self.wanted(&links.name, &links.log), running, cursors.iter().map(|cursor| cursor.name()))
+        plan(&self.wanted(&links.name), running, cursors.iter().map(|cursor| cursor.name()))
     }
 
     /// Makes the link's cursor and starts it.

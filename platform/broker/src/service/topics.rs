@@ -124,6 +124,8 @@ impl BrokerService {
         let topic = self.factory.open(name.clone(), settings).await?;
         // X1: before anybody has its handle.
         topic.set_gate(self.gate_of(name));
+        // Before anybody publishes: a new topic's first message must be in front of no link's cursor.
+        self.replication.followed(name).await;
         Ok(topic)
     }
 }

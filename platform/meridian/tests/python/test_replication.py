@@ -1,0 +1,432 @@
+"""Two regions that replicate to each other, with the stock client."""
+import itertools
+import time
+
+import pulsar
+import pytest
+import requests
+
+from region import Region, wait_until
+
+COUNTER = itertools.count()
+SETTINGS = {"replicationStartAt": "latest", "diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98, "backlogQuotaCheckIntervalInSeconds": 1}
+
+
+class Pair:
+    """`west` and `east`, registered with each other; namespace `geo/both` is in both."""
+
+    def __init__(self, folder, **settings):
+        self.west = Region(folder / "west", clusterName="west", **{**SETTINGS, **settings})
+        self.east = Region(folder / "east", clusterName="east", **{**SETTINGS, **settings})
+        for region in (self.west, self.east):
+            region.start()
+        self.register()
+        for region in (self.west, self.east):
+            region.put("tenants/geo", {"allowedClusters": ["west", "east"]})
+            region.put("namespaces/geo/both", {"replication_clusters": ["west", "east"]})
+            region.put("namespaces/geo/later", {"replication_clusters": [region.settings["clusterName"]]})
+
+    def register(self):
+        for region, name, other in ((self.west, "east", self.east), (self.east, "west", self.west)):
+            region.put(f"clusters/{name}", {
+                "serviceUrl": f"http://localhost:{other.ready['web_port']}",
+                "brokerServiceUrl": f"pulsar://localhost:{other.ready['binary_port']}",
+            })
+
+    def close(self):
+        for region in (self.west, self.east):
+            region.close()
+
+
+def admin(region, method, path, body=None, expect=(200, 204)):
+    answer = requests.request(method, f"http://localhost:{region.ready['web_port']}/admin/v2/{path}", json=body, timeout=30)
+    assert answer.status_code in expect, f"{method} {path}: {answer.status_code} {answer.text}"
+    return answer
+
+
+Region.put = lambda self, path, body: admin(self, "PUT", path, body)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    pair = Pair(tmp_path_factory.mktemp("pair"))
+    yield pair
+    pair.close()
+
+
+@pytest.fixture
+def make_pair(tmp_path):
+    made = []
+
+    def make(**settings):
+        made.append(Pair(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for pair in made:
+        pair.close()
+
+
+@pytest.fixture
+def clients(pair):
+    clients = pair.west.client(), pair.east.client()
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def path_of(topic):
+    return topic.replace("://", "/")
+
+
+def new_topic(namespace="geo/both"):
+    return f"persistent://{namespace}/t{next(COUNTER)}"
+
+
+def link(region, topic, remote):
+    return admin(region, "GET", f"{path_of(topic)}/stats").json()["replication"].get(remote, {})
+
+
+def copied(region, topic, remote):
+    stats = link(region, topic, remote)
+    return stats.get("connected") and stats["replicationBacklog"] == 0
+
+
+def receive(consumer, count, seconds=20):
+    """Exactly `count` messages; none comes behind them."""
+    got = []
+    for _ in range(count):
+        message = consumer.receive(int(seconds * 1000))
+        got.append(message)
+        consumer.acknowledge(message)
+    with pytest.raises(pulsar.Timeout):
+        message = consumer.receive(300)
+        got.append(message)
+    return got
+
+
+def texts(messages):
+    return [message.data().decode() for message in messages]
+
+
+def subscribe(client, topic, name="s", **options):
+    return client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest, **options)
+
+
+def test_messages_go_both_ways_once_and_no_further(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    consumers = [subscribe(client, topic) for client in clients]
+    producers = [client.create_producer(topic) for client in clients]
+    for i in range(50):
+        producers[0].send(f"w{i}".encode())
+        producers[1].send(f"e{i}".encode())
+    for consumer in consumers:
+        got = texts(receive(consumer, 100))
+        assert [text for text in got if text[0] == "w"] == [f"w{i}" for i in range(50)]
+        assert [text for text in got if text[0] == "e"] == [f"e{i}" for i in range(50)]
+    for region, remote in ((pair.west, "east"), (pair.east, "west")):
+        wait_until(lambda: copied(region, topic, remote), 10, "the copy")
+        stats = link(region, topic, remote)
+        assert stats["state"] == "running" and stats["inboundConnection"] and stats["outboundConnection"], stats
+    assert admin(pair.east, "GET", f"{path_of(topic)}/stats").json()["publishers"][0]["producerName"] == producers[1].producer_name()
+
+
+def test_what_a_message_carries_arrives(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic, batching_enabled=True, batching_max_publish_delay_ms=20)
+    for i in range(20):
+        producer.send_async(f"batch-{i}".encode(), lambda *_: None, partition_key=f"k{i}", properties={"n": str(i)},
+                            event_timestamp=1000 + i)
+    producer.flush()
+    single = west.create_producer(topic, batching_enabled=False, compression_type=pulsar.CompressionType.ZLib)
+    single.send(b"single", ordering_key="o", properties={"a": "b"})
+    got = receive(consumer, 21)
+    assert texts(got) == [f"batch-{i}" for i in range(20)] + ["single"]
+    assert [message.partition_key() for message in got[:20]] == [f"k{i}" for i in range(20)]
+    assert [message.properties()["n"] for message in got[:20]] == [str(i) for i in range(20)]
+    assert [message.event_timestamp() for message in got[:20]] == [1000 + i for i in range(20)]
+    assert got[20].properties()["a"] == "b"
+    assert got[20].properties()["__MSG_PROP_REPL_SOURCE_POSITION"].count(":") == 1
+
+
+def test_chunked_messages_arrive_whole(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic, batching_enabled=False, chunking_enabled=True, max_pending_messages=100)
+    large = bytes(range(256)) * 4 * 1024 * 12
+    producer.send(large)
+    producer.send(b"small")
+    assert [message.data() for message in receive(consumer, 2)] == [large, b"small"]
+
+
+def test_schemas_are_brought_over_before_the_messages(pair, clients):
+    class Order(pulsar.schema.Record):
+        id = pulsar.schema.Integer()
+
+    class Larger(pulsar.schema.Record):
+        _avro_namespace = None
+        id = pulsar.schema.Integer()
+        name = pulsar.schema.String()
+
+    west, east = clients
+    topic = new_topic()
+    producer = west.create_producer(topic, schema=pulsar.schema.AvroSchema(Order))
+    producer.send(Order(id=1))
+    wait_until(lambda: admin(pair.east, "GET", f"schemas/{topic.split('://')[1]}/schema", expect=(200, 404)).status_code == 200, 15,
+               "the schema in the other region")
+    consumer = east.subscribe(topic, "s", schema=pulsar.schema.AvroSchema(Order),
+                              initial_position=pulsar.InitialPosition.Earliest)
+    producer.send(Order(id=2))
+    assert [message.value().id for message in receive(consumer, 2)] == [1, 2]
+
+
+def test_messages_go_only_where_they_are_meant_to_go(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic, batching_enabled=False)
+    producer.send(b"all")
+    producer.send(b"west only", replication_clusters=["west"])
+    producer.send(b"east", replication_clusters=["east", "west"])
+    producer.disable = None
+    assert texts(receive(consumer, 2)) == ["all", "east"]
+    wait_until(lambda: copied(pair.west, topic, "east"), 10, "an empty backlog")
+
+
+def test_partitioned_topics_have_as_many_partitions_there(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    admin(pair.west, "PUT", f"{path_of(topic)}/partitions", 3)
+    producer = west.create_producer(topic, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution,
+                                    batching_enabled=False)
+    for i in range(30):
+        producer.send(str(i).encode(), partition_key=str(i))
+    wait_until(lambda: admin(pair.east, "GET", f"{path_of(topic)}/partitions").json()["partitions"] == 3, 15,
+               "the partitioned topic in the other region")
+    consumer = subscribe(east, topic)
+    assert sorted(texts(receive(consumer, 30)), key=int) == [str(i) for i in range(30)]
+
+
+def test_a_topic_of_another_shape_stops_its_link_and_says_why(pair, clients):
+    west, _ = clients
+    topic = new_topic()
+    admin(pair.east, "PUT", f"{path_of(topic)}/partitions", 2)
+    producer = west.create_producer(topic)
+    producer.send(b"x")
+    wait_until(lambda: "partition-mismatch" in link(pair.west, topic, "east").get("state", ""), 20, "the reason")
+    assert link(pair.west, topic, "east")["replicationBacklog"] == 1
+
+
+def test_replication_is_switched_on_and_off_while_traffic_runs(pair, clients):
+    west, east = clients
+    topic = new_topic("geo/later")
+    producer = west.create_producer(topic)
+    producer.send(b"before")
+    policy = f"{path_of(topic)}/replication"
+    admin(pair.west, "POST", policy, ["west", "east"])
+    wait_until(lambda: "east" in admin(pair.west, "GET", f"{path_of(topic)}/stats").json()["replication"], 10, "the link")
+    wait_until(lambda: "pulsar.repl.east" in admin(pair.west, "GET", f"{path_of(topic)}/internalStats").json()["cursors"], 10,
+               "the cursor")
+    producer.send(b"during")
+    consumer = subscribe(east, topic)
+    assert texts(receive(consumer, 1)) == ["during"], "from latest on"
+    wait_until(lambda: copied(pair.west, topic, "east"), 10, "the copy")
+    admin(pair.west, "POST", policy, ["west"])
+    wait_until(lambda: not admin(pair.west, "GET", f"{path_of(topic)}/stats").json()["replication"], 10, "the end of the link")
+    assert "pulsar.repl.east" not in admin(pair.west, "GET", f"{path_of(topic)}/internalStats").json()["cursors"]
+    producer.send(b"after")
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(1000)
+
+
+def test_where_data_goes_is_a_matter_of_trust(pair):
+    admin(pair.west, "PUT", "clusters/north", {"brokerServiceUrl": "pulsar://localhost:1"})
+    for clusters, status in ((["west", "nowhere"], 403), (["west", "north"], 403), ([], 412), (["west", "east"], 200)):
+        admin(pair.west, "POST", "namespaces/geo/both/replication", clusters, expect=(status,))
+    topic = new_topic()
+    pair.west.client().create_producer(topic)
+    admin(pair.west, "POST", f"{path_of(topic)}/replication", ["west", "north"], expect=(403,))
+    admin(pair.west, "PUT", "namespaces/geo/bad", {"replication_clusters": ["west", "north"]}, expect=(403,))
+    admin(pair.west, "DELETE", "clusters/north")
+
+
+def test_failure_domains_and_peers_of_clusters(pair):
+    admin(pair.west, "PUT", "clusters/south", {"brokerServiceUrl": "pulsar://localhost:1", "authenticationPlugin": "token",
+                                               "authenticationParameters": "token:secret"})
+    shown = admin(pair.west, "GET", "clusters/south").json()
+    assert "secret" not in str(shown) and shown["brokerServiceUrl"] == "pulsar://localhost:1"
+    domains = "clusters/south/failureDomains"
+    admin(pair.west, "POST", f"{domains}/a", {"brokers": ["b1:8080"]}, expect=(204,))
+    admin(pair.west, "POST", f"{domains}/b", {"brokers": ["b1:8080"]}, expect=(409,))
+    assert admin(pair.west, "GET", domains).json() == {"a": {"brokers": ["b1:8080"]}}
+    admin(pair.west, "POST", "clusters/south", shown)
+    assert admin(pair.west, "GET", f"{domains}/a").json() == {"brokers": ["b1:8080"]}
+    admin(pair.west, "DELETE", f"{domains}/a")
+    admin(pair.west, "GET", f"{domains}/a", expect=(404,))
+    admin(pair.west, "POST", "clusters/south/peers", ["nowhere"], expect=(412,))
+    admin(pair.west, "POST", "clusters/south/peers", ["east"], expect=(204,))
+    assert admin(pair.west, "GET", "clusters/south/peers").json() == ["east"]
+    admin(pair.west, "DELETE", "clusters/west", expect=(412,))
+    admin(pair.west, "DELETE", "clusters/south")
+
+
+def test_an_unload_loses_nothing(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic, batching_enabled=False)
+    for i in range(60):
+        producer.send(str(i).encode())
+        if i % 20 == 10:
+            admin(pair.west if i % 40 == 10 else pair.east, "PUT", f"{path_of(topic)}/unload")
+    assert texts(receive(consumer, 60)) == [str(i) for i in range(60)]
+
+
+def test_a_global_producer_that_changes_regions_is_stored_once(pair, clients):
+    west, east = clients
+    for region in (pair.west, pair.east):
+        admin(region, "PUT", "namespaces/geo/global", {"replication_clusters": ["west", "east"]})
+        admin(region, "POST", "namespaces/geo/global/globalProducers", True)
+    topic = new_topic("geo/global")
+    consumers = [subscribe(client, topic) for client in clients]
+    first = west.create_producer(topic, producer_name="p", batching_enabled=False)
+    for i in range(20):
+        first.send(str(i).encode(), sequence_id=i)
+    first.close()
+    second = east.create_producer(topic, producer_name="p", batching_enabled=False)
+    for i in range(10, 40):
+        second.send(str(i).encode(), sequence_id=i)
+    for consumer in consumers:
+        assert sorted(texts(receive(consumer, 40)), key=int) == [str(i) for i in range(40)]
+
+
+@pytest.mark.parametrize("victim", ["west", "east"])
+def test_a_killed_region_comes_back_and_each_message_is_there_once(make_pair, victim):
+    pair = make_pair()
+    topic = new_topic()
+    west, east = pair.west.client(), pair.east.client()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic, batching_enabled=False, send_timeout_millis=0)
+    acked = []
+    region = getattr(pair, victim)
+    for i in range(600):
+        producer.send_async(str(i).encode(), lambda result, _, i=i: result == pulsar.Result.Ok and acked.append(i))
+        if i in (150, 350):
+            wait_until(lambda: len(acked) > 20, 30, "some receipts")
+            region.kill()
+            region.start()
+    wait_until(lambda: len(acked) == 600, 60, "all receipts")
+    wait_until(lambda: copied(pair.west, topic, "east"), 60, "the copy")
+    consumer.close()
+    fresh = subscribe(pair.east.client(), topic, "fresh")
+    got = texts(receive(fresh, len({*acked}), 30))
+    # What the client resends after the region's end may be there twice in its own region, and so in the other one.
+    assert sorted(set(got), key=int) == [str(i) for i in range(600)]
+    again = subscribe(pair.west.client(), topic, "fresh")
+    here = texts(receive(again, len(got), 30))
+    assert here == got
+    stats = link(pair.west, topic, "east")
+    assert stats["gapMessages"] == 0 and stats["expiredBeforeCopy"] == 0, stats
+
+
+def test_b020_what_was_not_copied_is_copied_without_clients_after_a_restart(make_pair):
+    pair = make_pair()
+    topic = new_topic()
+    client = pair.west.client()
+    producer = client.create_producer(topic)
+    producer.send(b"0")
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+    pair.east.kill()
+    for i in range(1, 50):
+        producer.send(str(i).encode())
+    client.close()
+    pair.west.kill()
+    pair.east.start()
+    pair.west.start()
+    consumer = subscribe(pair.east.client(), topic)
+    assert texts(receive(consumer, 50, 30)) == [str(i) for i in range(50)]
+
+
+def test_b009_idle_cleanup_keeps_what_is_not_copied(make_pair):
+    pair = make_pair(brokerDeleteInactiveTopicsFrequencySeconds=1, brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=2)
+    topic = new_topic()
+    client = pair.west.client()
+    producer = client.create_producer(topic)
+    producer.send(b"a")
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+    pair.east.kill()
+    producer.send(b"b")
+    client.close()
+    time.sleep(6)
+    assert link(pair.west, topic, "east")["replicationBacklog"] == 1, "the topic is kept for what is not copied"
+    assert "disconnected" in link(pair.west, topic, "east")["state"]
+    pair.east.start()
+    wait_until(lambda: copied(pair.west, topic, "east"), 30, "the copy after the return")
+
+
+@pytest.mark.parametrize("policy", ["producer_request_hold", "producer_exception"])
+def test_b002_b003_a_full_backlog_there_holds_the_link_until_there_is_room(pair, clients, policy):
+    west, east = clients
+    topic = new_topic()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic, batching_enabled=False)
+    producer.send(b"0" * 400)
+    receive(consumer, 1)
+    quota = {"limitSize": 2000, "policy": policy}
+    admin(pair.east, "POST", f"{path_of(topic)}/backlogQuota?backlogQuotaType=destination_storage", quota)
+    consumer.close()
+    for i in range(1, 10):
+        producer.send(str(i).encode() * 400)
+    wait_until(lambda: link(pair.west, topic, "east")["state"].startswith("refused"), 20, "the refusal")
+    for i in range(10, 20):
+        producer.send(str(i).encode() * 200)
+    consumer = subscribe(east, topic)
+    got = [message.data()[:2] for message in receive(consumer, 19, 40)]
+    assert got == [str(i).encode() * (1 if i >= 10 else 2) for i in range(1, 20)]
+    wait_until(lambda: copied(pair.west, topic, "east"), 40, "the rest")
+
+
+def test_b018_what_outlives_its_time_before_it_is_copied_is_counted(make_pair):
+    pair = make_pair(messageExpiryCheckIntervalInSeconds=1)
+    topic = new_topic()
+    client = pair.west.client()
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"first")
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+    admin(pair.west, "POST", "namespaces/geo/both/messageTTL", 2)
+    pair.east.kill()
+    for i in range(30):
+        producer.send(str(i).encode())
+    time.sleep(3)
+    pair.east.start()
+    wait_until(lambda: copied(pair.west, topic, "east"), 40, "the end of the backlog")
+    consumer = subscribe(pair.east.client(), topic)
+    arrived = 0
+    try:
+        while True:
+            consumer.receive(1500)
+            arrived += 1
+    except pulsar.Timeout:
+        pass
+    assert link(pair.west, topic, "east")["expiredBeforeCopy"] == 31 - arrived > 0
+
+
+def test_metrics_name_the_links(pair, clients):
+    west, _ = clients
+    topic = new_topic()
+    west.create_producer(topic).send(b"x")
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+    text = requests.get(f"http://localhost:{pair.west.ready['web_port']}/metrics", timeout=30).text
+    lines = [line for line in text.splitlines() if topic in line and 'remote_cluster="east"' in line]
+    names = {line.split("{")[0] for line in lines}
+    expected = {f"pulsar_replication_{name}" for name in (
+        "rate_in", "rate_out", "throughput_in", "throughput_out", "backlog", "rate_expired", "connected_count",
+        "delay_in_seconds", "disconnected_count")}
+    expected |= {f"meridian_replication_{name}" for name in (
+        "state", "restarts_total", "gap_messages_total", "expired_before_copy_total")}
+    assert expected <= names
+    assert any(line.startswith("pulsar_replication_connected_count") and line.endswith(" 1") for line in lines)
