@@ -78,7 +78,10 @@ fn peer_of(name: &str, cluster: &ClusterData, config: &ReplicationConfig) -> Res
             verify_hostname: !cluster.tls_allow_insecure_connection,
         },
         listener: set(&cluster.listener_name).map(str::to_owned),
-        limits: PeerLimits { connections_per_broker: config.connections_per_broker.max(1) as usize, ..Default::default() },
+        limits: PeerLimits {
+            connections_per_broker: config.connections_per_broker.max(1) as usize,
+            ..Default::default()
+        },
         ..Peer::new(url).map_err(text)?
     })
 }

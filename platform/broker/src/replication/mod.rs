@@ -282,7 +282,8 @@ impl Replication {
         let Some(data) = &cluster else {
             let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
             let made = links.log.open_cursor(&cursor_name(remote), self.start_at, options).await;
-            let reason = made.map_or_else(|error| error.to_string(), |_| format!("cluster {remote} is not registered here"));
+            let reason =
+                made.map_or_else(|error| error.to_string(), |_| format!("cluster {remote} is not registered here"));
             return Hosted { link: Err(reason), cluster };
         };
         let request = LinkRequest {

@@ -94,7 +94,11 @@ impl Linker for Recorder {
             let begins = if request.log.cursor(&name).is_none() { " new" } else { "" };
             self.lines.lock().push(format!("start {} {url}{begins}", request.remote));
             let options = CursorOptions { durable: true, internal: true, ..Default::default() };
-            request.log.open_cursor(&name, InitialPosition::Earliest, options).await.map_err(|error| error.to_string())?;
+            request
+                .log
+                .open_cursor(&name, InitialPosition::Earliest, options)
+                .await
+                .map_err(|error| error.to_string())?;
             let link: Arc<dyn Link> = Arc::new(Recorded { remote: request.remote, lines: self.lines.clone(), stuck });
             Ok(link)
         })

@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(topic_limits(&settings), default_topic_limits());
         let types = ["Exclusive", "Failover", "Key_Shared", "Shared"].map(str::to_owned);
         let mut found = defaults(&settings);
-        for rate in [&found.topic_dispatch_rate, &found.subscription_dispatch_rate] {
+        for rate in [&found.topic_dispatch_rate, &found.subscription_dispatch_rate, &found.replicator_dispatch_rate] {
             assert_eq!(rate.per_second(), (0, 0), "no limit");
         }
         assert_eq!((found.publish_rate.per_second(), found.subscribe_rate.limit()), ((0, 0), (0, 30)));
@@ -375,6 +375,7 @@ mod tests {
         found.publish_rate = unset.publish_rate;
         found.topic_dispatch_rate = unset.topic_dispatch_rate;
         found.subscription_dispatch_rate = unset.subscription_dispatch_rate;
+        found.replicator_dispatch_rate = unset.replicator_dispatch_rate;
         found.subscribe_rate = unset.subscribe_rate;
         assert_eq!(found, BrokerDefaults { subscription_types: types.into(), ..unset });
     }
