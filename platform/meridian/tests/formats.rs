@@ -22,7 +22,6 @@ const FORMATS: &[(&str, &str)] = &[
     ("Messages on their way to another region", "platform/wire/src/replicate.rs"),
     ("Deduplication snapshot", "platform/topic/src/dedup/snapshot.rs"),
     ("Marks of origins", "platform/topic/src/origins/snapshot.rs"),
-    ("What a link writes into a message", "platform/wire/src/replicate.rs"),
     ("Metadata in RocksDB", "platform/metadata/src/rocks/format.rs"),
     ("Policies", "tenancy/registry/src/record.rs"),
     ("Stamps", "regions/topology/src/stamp.rs"),

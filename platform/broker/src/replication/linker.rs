@@ -12,7 +12,7 @@ use crate::config::ReplicationConfig;
 use crate::schema::SchemaRegistry;
 use crate::service::now_ms;
 use bytes::Bytes;
-use meridian_client::{ClientError, Credentials, Peer, PeerLimits, PeerPool, Phase, ServiceUrl, TlsSettings};
+use meridian_client::{ClientError, Credentials, Peer, PeerLimits, PeerPool, ServiceUrl, TlsSettings};
 use meridian_managed_ledger::InitialPosition;
 use meridian_metadata::SharedStore;
 use meridian_policy::{ClusterData, EffectivePolicies};
@@ -131,6 +131,7 @@ impl RegionLinker {
             incarnation: request.log.incarnation(),
             local: self.own.clone(),
             remote: request.remote.as_str().into(),
+            metadata: Vec::new(),
             max_waiting_entries: self.config.queue_entries.max(1),
             max_waiting_bytes: self.config.queue_bytes.max(1),
             schemas,
@@ -172,7 +173,7 @@ impl RegionLinker {
             shared: None,
             clock: Arc::new(now_ms),
         });
-        Ok(Arc::new(RunningLink { replicator, pool: region.pool.clone() }))
+        Ok(Arc::new(RunningLink(replicator)))
     }
 }
 
@@ -183,19 +184,15 @@ impl Linker for RegionLinker {
 }
 
 /// A running replicator.
-struct RunningLink {
-    replicator: Arc<Replicator>,
-    pool: PeerPool,
-}
+struct RunningLink(Arc<Replicator>);
 
 impl Link for RunningLink {
     fn set_policies(&self, policies: &EffectivePolicies) {
-        self.replicator.set_limits(limits_of(policies));
+        self.0.set_limits(limits_of(policies));
     }
 
     fn figures(&self) -> ReplicationFigures {
-        let stats = self.replicator.stats();
-        let open = self.pool.states().into_iter().find(|one| one.phase == Phase::Connected).filter(|_| stats.connected);
+        let stats = self.0.stats();
         let counters = stats.counters;
         ReplicationFigures {
             remote: stats.remote,
@@ -205,8 +202,8 @@ impl Link for RunningLink {
             backlog: stats.replication_backlog,
             connected: stats.connected,
             delay_s: stats.replication_delay_ms / 1000,
-            outbound_connection: open.as_ref().map(|one| one.endpoint.address.authority()),
-            outbound_since_ms: open.map(|one| one.since_ms),
+            outbound_connection: stats.outbound_connection,
+            outbound_since_ms: stats.outbound_connected_since_ms,
             running: matches!(stats.state, LinkState::Running | LinkState::Throttled),
             state: shown(&stats.state, stats.since_ms),
             restarts: counters.restarts,
@@ -219,11 +216,11 @@ impl Link for RunningLink {
     }
 
     fn cursor_moved(&self) {
-        self.replicator.cursor_moved();
+        self.0.cursor_moved();
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.replicator.stop())
+        Box::pin(self.0.stop())
     }
 }
 
