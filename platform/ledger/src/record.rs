@@ -58,8 +58,8 @@ pub struct LedgerRecord {
     pub state: LedgerState,
     /// E, Qw, Qa.
     pub layout: Layout,
-    /// As given at creation.
-    pub properties: BTreeMap<String, String>,
+    /// As given at creation, by name; a map's nodes would be the largest part of an idle writer.
+    pub properties: Box<[(Box<str>, Box<str>)]>,
     /// Wall clock at creation in ms.
     pub created_ms: u64,
     /// Runs of entries, by first entry (R1).
@@ -118,18 +118,23 @@ pub struct EnsembleProto {
     pub bookies: Vec<String>,
 }
 
+fn compact(properties: BTreeMap<String, String>) -> Box<[(Box<str>, Box<str>)]> {
+    properties.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
+}
+
 fn corrupt(what: &str) -> MetadataError {
     MetadataError::Corrupt(format!("ledger record: {what}"))
 }
 
 impl LedgerRecord {
     /// The record of a new ledger.
-    pub fn new(layout: Layout, options: LedgerOptions, bookies: Vec<BookieId>, created_ms: u64) -> Self {
+    pub fn new(layout: Layout, options: LedgerOptions, mut bookies: Vec<BookieId>, created_ms: u64) -> Self {
+        bookies.shrink_to_fit();
         assert_eq!(bookies.len(), layout.ensemble_size() as usize, "R1: an ensemble has E members");
         Self {
             state: LedgerState::Open,
             layout,
-            properties: options.properties,
+            properties: compact(options.properties),
             created_ms,
             ensembles: vec![Ensemble { first: EntryId(0), bookies }],
             last_entry: EntryId::NONE,
@@ -150,7 +155,7 @@ impl LedgerRecord {
             ensemble_size: self.layout.ensemble_size(),
             write_quorum: self.layout.write_quorum(),
             ack_quorum: self.layout.ack_quorum(),
-            properties: self.properties.clone(),
+            properties: self.properties.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
             created_ms: self.created_ms,
             ensembles: self.ensembles.iter().map(EnsembleProto::from).collect(),
             entries: if closed { (self.last_entry.0 + 1) as u64 } else { 0 },
@@ -187,7 +192,7 @@ impl LedgerRecord {
         let mut record = Self {
             state,
             layout,
-            properties: proto.properties,
+            properties: compact(proto.properties),
             created_ms: proto.created_ms,
             ensembles: proto.ensembles.into_iter().map(Ensemble::from).collect(),
             last_entry: EntryId::NONE,

@@ -56,6 +56,10 @@ impl Layout {
     /// Appends an empty ledger.
     pub fn add(&mut self, id: LedgerId, created_ms: u64) {
         debug_assert!(self.ledgers.last().is_none_or(|last| last.id < id), "Y1");
+        if self.ledgers.is_empty() {
+            // Most logs have one ledger.
+            self.ledgers.reserve_exact(1);
+        }
         self.ledgers.push(LedgerState {
             id,
             entries: 0,

@@ -174,9 +174,7 @@ async fn tick_topics(service: Weak<BrokerService>) {
         ticks.tick().await;
         let Some(service) = service.upgrade() else { return };
         let now_ms = now_ms();
-        for topic in service.loaded_topics() {
-            topic.tick(now_ms);
-        }
+        service.topics.for_each(|topic| topic.tick(now_ms));
         service.last_tick_ms.store(now_ms, std::sync::atomic::Ordering::Relaxed);
     }
 }

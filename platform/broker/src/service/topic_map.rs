@@ -131,6 +131,15 @@ impl TopicMap {
             .collect()
     }
 
+    /// Calls `each` with every loaded topic, under the lock: it must be short and ask nothing of this map.
+    pub fn for_each(&self, each: impl Fn(&dyn TopicHandle)) {
+        for slot in self.slots.read().values() {
+            if let Slot::Loaded(handle) = slot {
+                each(&**handle);
+            }
+        }
+    }
+
     /// How many are loaded, loading or leaving.
     pub fn len(&self) -> usize {
         self.slots.read().len()

@@ -24,6 +24,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// First size of a read buffer; it doubles while reads fill it.
 const MIN_READ_BYTES: usize = 8 * 1024;
+/// A frame that lacks so much is read into room of its own.
+const LARGE_FRAME_BYTES: usize = 32 * 1024;
 /// Segments of one vectored write at most.
 const MAX_WRITE_SEGMENTS: usize = 64;
 /// How long the last answers of a closing connection may take.
@@ -112,6 +114,12 @@ async fn read_loop<R: AsyncRead>(
         loop {
             match session.consume(&decoder, &mut buffer.bytes) {
                 Ok(Flow::Drained) => break,
+                Ok(Flow::Turn) => {
+                    tokio::task::yield_now().await;
+                    if session.throttle.admitted(&session.outbound).await {
+                        session.service.metrics().reads_paused.inc();
+                    }
+                }
                 Ok(Flow::Login(credentials)) => {
                     if let Err(reason) = session.log_in(*credentials, certificates.as_deref()).await {
                         return reason;
@@ -139,10 +147,16 @@ impl ReadBuffer {
         Self { bytes: BytesMut::new(), want: MIN_READ_BYTES.min(max), max }
     }
 
-    /// Reads something behind what there is. Room for a large frame is made in steps, as its bytes come.
+    /// Reads something behind what there is. Room for a large frame is made in steps, as its bytes come, and little more
+    /// than it needs: what is read of the frame behind it would have to be copied to that one's room.
     async fn fill<R: AsyncRead>(&mut self, mut reader: Pin<&mut R>, decoder: &FrameDecoder) -> io::Result<usize> {
         let missing = decoder.missing_bytes(&self.bytes);
-        let room = self.want.max(missing.min(self.bytes.len().max(self.max)));
+        let is_large = missing >= LARGE_FRAME_BYTES;
+        let room = if is_large {
+            missing.min(self.bytes.len().max(self.max)) + MIN_READ_BYTES
+        } else {
+            self.want.max(missing)
+        };
         let count = poll_fn(|cx| {
             self.bytes.reserve(room);
             let polled = std::pin::pin!(reader.read_buf(&mut self.bytes)).poll(cx);
@@ -152,6 +166,9 @@ impl ReadBuffer {
             polled
         })
         .await?;
+        if is_large {
+            return Ok(count);
+        }
         self.want = match count {
             full if full >= self.want => (self.want * 2).min(self.max),
             little if little < self.want / 4 => (self.want / 2).max(MIN_READ_BYTES.min(self.max)),

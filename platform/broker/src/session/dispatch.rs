@@ -19,9 +19,17 @@ use std::time::{Duration, Instant};
 pub enum Flow {
     /// Read more.
     Drained,
+    /// The turn is over, whole frames may be left in the buffer: let others go on, then come back.
+    Turn,
     /// Check these credentials, then go on with the buffer.
     Login(Box<Credentials>),
 }
+
+/// SENDs taken from a connection before others have their turn: a hundred publishers that each empty a full buffer would
+/// let the acks and permits of a consumer wait for all of them.
+const TURN_SENDS: usize = 128;
+/// Bytes of SENDs likewise.
+const TURN_BYTES: usize = 256 * 1024;
 
 /// SENDs of one producer that follow each other.
 #[derive(Default)]
@@ -31,15 +39,22 @@ struct Run {
 }
 
 impl Session {
-    /// Takes all whole frames from the buffer and does what they say.
+    /// Takes whole frames from the buffer, all or a turn's worth, and does what they say.
     ///
     /// # Errors
     /// The reason to close the connection.
     pub(super) fn consume(&self, decoder: &FrameDecoder, buffer: &mut BytesMut) -> Result<Flow, String> {
         let mut run = Run::default();
+        let (mut sends, mut bytes) = (0, 0);
         loop {
+            if sends >= TURN_SENDS || bytes >= TURN_BYTES {
+                self.publish(run)?;
+                return Ok(Flow::Turn);
+            }
             let incoming = match decoder.decode_incoming(buffer) {
                 Ok(Some(Incoming::Send(header, payload))) => {
+                    sends += 1;
+                    bytes += payload.len();
                     self.send_command(&mut run, &header, payload)?;
                     continue;
                 }

@@ -51,6 +51,11 @@ impl View {
         }
     }
 
+    /// Gives back the room of what is empty.
+    pub fn rest(&mut self) {
+        self.tail.shrink_to_fit();
+    }
+
     /// Drops all entries.
     pub fn clear(&mut self) {
         self.tail = VecDeque::new();

@@ -94,6 +94,13 @@ impl Flight {
         Some(std::mem::take(&mut self.answers))
     }
 
+    /// Gives back the room of what is empty.
+    pub fn rest(&mut self) {
+        self.pending.shrink_to_fit();
+        self.watermarks.shrink_to_fit();
+        self.ended.shrink_to_fit();
+    }
+
     /// Nothing waits for a confirmation or for delivery.
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.answers.is_empty() && !self.delivering

@@ -81,6 +81,7 @@ impl ManagedLedger {
         let writer = self.create_above(floor).await?;
         let created_ms = self.shared.now_ms();
         let mut head = meta.head.clone();
+        head.ledgers.reserve_exact(1);
         head.ledgers.push(LedgerRecord::open(writer.id(), created_ms));
         if let Err(error) = self.commit_head(&mut meta, head, Vec::new()).await {
             // Not listed (or listed and then found empty by the next owner): either way nobody needs it.

@@ -2,8 +2,10 @@
 //!
 //! Invariants: M5 a write is synced before it is answered; options keep the whole store below about 20 MiB; a damaged
 //! log (other than a torn tail) refuses to open instead of losing what stands behind the damage.
-//! Failure: every RocksDB error becomes a [`MetadataError`]; after a failed write the database is reopened before it is
-//! written again, since RocksDB refuses further writes.
+//! Failure: every RocksDB error becomes a [`MetadataError`]. A disk with less than [`ROOM_BYTES`] free takes no write at
+//! all, so that RocksDB does not meet a full disk in its own background work. After a failed write RocksDB refuses further
+//! ones: from a full disk it recovers by itself, in a thread of its own that must not find the database closed, so it gets
+//! [`PATIENCE_ATTEMPTS`] before it is reopened; after any other failure it is reopened at once.
 //! Must never know: transactions, sessions.
 
 use super::format::{self, end_of_prefix};
@@ -25,8 +27,12 @@ const LOG_BYTES: u64 = 16 * 1024 * 1024;
 const OPEN_FILES: i32 = 64;
 const INFO_LOG_BYTES: usize = 1024 * 1024;
 const INFO_LOGS: usize = 2;
-/// Room that must be on the disk again before a store whose write failed is reopened: opening flushes the log, and one
-/// that fails half-way would take the reads away too.
+/// Free bytes without which nothing is written: what the log and a flush may take before they are asked again.
+const ROOM_BYTES: u64 = 16 * 1024 * 1024;
+/// Attempts to write, with room on the disk, before a database that does not recover by itself is reopened.
+pub(super) const PATIENCE_ATTEMPTS: u32 = 30;
+/// Room that must be on the disk again before a store whose write failed is written again: opening flushes the log, and
+/// one that fails half-way would take the reads away too.
 const PROBE_CHUNKS: usize = 16;
 const PROBE_CHUNK_BYTES: usize = 1024 * 1024;
 
@@ -35,7 +41,38 @@ pub(super) struct Database {
     path: PathBuf,
     db: RwLock<Option<DB>>,
     #[cfg(test)]
+    pub(super) faults: Faults,
+}
+
+/// Faults that a test switches on, and what they led to.
+#[cfg(test)]
+#[derive(Default)]
+pub(super) struct Faults {
+    /// The next write fails as on a full disk.
     pub(super) fail_next_write: std::sync::atomic::AtomicBool,
+    /// Writes fail in a way that RocksDB does not recover from.
+    pub(super) broken: std::sync::atomic::AtomicBool,
+    /// The disk is said to be full.
+    pub(super) full: std::sync::atomic::AtomicBool,
+    /// Times that the database was reopened.
+    pub(super) reopened: std::sync::atomic::AtomicU32,
+}
+
+/// Why a write did not succeed.
+#[derive(Debug, Clone)]
+pub(super) enum WriteFailure {
+    /// RocksDB was not asked: the disk is too full. Nothing was written.
+    NoRoom(String),
+    /// It was asked; the outcome is unknown. `by_itself` = it recovers when there is room again.
+    Failed { why: String, by_itself: bool },
+}
+
+impl WriteFailure {
+    pub(super) fn why(&self) -> &str {
+        match self {
+            WriteFailure::NoRoom(why) | WriteFailure::Failed { why, .. } => why,
+        }
+    }
 }
 
 fn options() -> Options {
@@ -76,7 +113,7 @@ impl Database {
             path: path.to_owned(),
             db: RwLock::new(Some(db)),
             #[cfg(test)]
-            fail_next_write: false.into(),
+            faults: Faults::default(),
         })
     }
 
@@ -89,26 +126,67 @@ impl Database {
             .map_err(|_| MetadataError::Unavailable("the store is being reopened after a failed write".into()))
     }
 
-    /// Writes and syncs. An error leaves the outcome unknown.
-    pub(super) fn write(&self, batch: WriteBatch) -> Result<(), String> {
+    /// Writes and syncs.
+    pub(super) fn write(&self, batch: WriteBatch) -> Result<(), WriteFailure> {
+        self.check_room().map_err(WriteFailure::NoRoom)?;
         #[cfg(test)]
-        if self.fail_next_write.swap(false, std::sync::atomic::Ordering::Relaxed) {
-            return Err("a write that was made to fail".into());
+        {
+            use std::sync::atomic::Ordering::Relaxed;
+            let by_itself = !self.faults.broken.load(Relaxed);
+            if self.faults.fail_next_write.swap(false, Relaxed) || !by_itself {
+                return Err(WriteFailure::Failed { why: "a write that was made to fail".into(), by_itself });
+            }
         }
         let mut options = WriteOptions::default();
         options.set_sync(true);
-        let db = self.db().map_err(|error| error.to_string())?;
-        db.write_opt(batch, &options).map_err(|error| error.to_string())
+        let failed = |why: String| {
+            let by_itself = why.contains("No space left");
+            WriteFailure::Failed { why, by_itself }
+        };
+        let db = self.db().map_err(|error| failed(error.to_string()))?;
+        db.write_opt(batch, &options).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Whether the disk has room for what RocksDB may write before it is asked again. A disk that does not tell has.
+    pub(super) fn check_room(&self) -> Result<(), String> {
+        #[cfg(test)]
+        if self.faults.full.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err("the disk is said to be full".into());
+        }
+        let Ok(disk) = rustix::fs::statvfs(&self.path) else { return Ok(()) };
+        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free_bytes < ROOM_BYTES {
+            let path = self.path.display();
+            return Err(format!("{free_bytes} bytes are free at {path}, {ROOM_BYTES} are needed"));
+        }
+        Ok(())
+    }
+
+    /// Writes what is there already: whether the database takes writes again.
+    pub(super) fn try_write(&self) -> Result<(), MetadataError> {
+        self.probe_disk()?;
+        let mut batch = WriteBatch::default();
+        batch.put(format::STATE_KEY, format::encode_state(self.state()?));
+        self.write(batch).map_err(|failure| MetadataError::Unavailable(failure.why().to_owned()))
     }
 
     /// Closes and opens the database again, if the disk takes a write.
     pub(super) fn reopen(&self) -> Result<(), MetadataError> {
-        self.probe()
-            .map_err(|error| MetadataError::Unavailable(format!("can't write to {}: {error}", self.path.display())))?;
+        self.probe_disk()?;
         let mut db = self.db.write();
         *db = None;
         *db = Some(Self::open_at(&self.path)?);
+        #[cfg(test)]
+        {
+            self.faults.reopened.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.faults.broken.store(false, std::sync::atomic::Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    fn probe_disk(&self) -> Result<(), MetadataError> {
+        self.probe()
+            .map_err(|error| MetadataError::Unavailable(format!("can't write to {}: {error}", self.path.display())))
     }
 
     fn probe(&self) -> std::io::Result<()> {

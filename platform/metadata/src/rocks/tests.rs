@@ -62,7 +62,7 @@ async fn a_failed_write_is_unknown_and_the_store_heals_itself() {
     let before = store.put("a", "1", Condition::Any).await.unwrap();
     let first = store.allocate("s", 1).await.unwrap();
     let mut watch = store.watch("", None).await.unwrap();
-    inner.shared.db.fail_next_write.store(true, Ordering::Relaxed);
+    inner.shared.db.faults.fail_next_write.store(true, Ordering::Relaxed);
     let failed = store.put("a", "2", Condition::Is(before)).await;
     assert!(matches!(failed, Err(MetadataError::UnknownOutcome(_))), "{failed:?}");
     assert!(inner.stats().failed);
@@ -76,6 +76,55 @@ async fn a_failed_write_is_unknown_and_the_store_heals_itself() {
     assert!(!inner.stats().failed);
 }
 
+/// A full disk: RocksDB is not asked, so nothing is unknown, nothing is reopened, and no watch has to rescan.
+#[tokio::test]
+async fn a_full_disk_refuses_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = Arc::new(RocksStore::open(dir.path()).unwrap());
+    let store: SharedStore = inner.clone();
+    let before = store.put("a", "1", Condition::Any).await.unwrap();
+    let first = store.allocate("s", 1).await.unwrap();
+    let mut watch = store.watch("", None).await.unwrap();
+    inner.shared.db.faults.full.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        let refused = store.put("a", "2", Condition::Is(before)).await;
+        assert!(matches!(refused, Err(MetadataError::Unavailable(_))), "{refused:?}");
+    }
+    assert!(inner.stats().failed);
+    assert_eq!(store.get("a").await.unwrap().unwrap().value, "1", "reads go on");
+    inner.shared.db.faults.full.store(false, Ordering::Relaxed);
+    let after = loop {
+        match store.put("a", "3", Condition::Is(before)).await {
+            Ok(version) => break version,
+            Err(error) => assert!(matches!(error, MetadataError::Unavailable(_)), "{error:?}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    assert!(after > before);
+    assert!(matches!(watch.next().await.unwrap().0, WatchEvent::Put(entry) if entry.value == "3"));
+    assert!(store.allocate("s", 1).await.unwrap() > first);
+    assert_eq!(inner.shared.db.faults.reopened.load(Ordering::Relaxed), 0);
+}
+
+/// From a full disk RocksDB recovers by itself, and closing it meanwhile would race with that; after other failures only
+/// reopening helps.
+#[tokio::test]
+async fn the_database_is_reopened_only_when_it_does_not_recover_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let inner = Arc::new(RocksStore::open(dir.path()).unwrap());
+    let store: SharedStore = inner.clone();
+    let faults = &inner.shared.db.faults;
+    for (fault, reopened) in [(&faults.fail_next_write, 0), (&faults.broken, 1)] {
+        let mut watch = store.watch("", None).await.unwrap();
+        fault.store(true, Ordering::Relaxed);
+        let failed = store.put("a", "1", Condition::Any).await;
+        assert!(matches!(failed, Err(MetadataError::UnknownOutcome(_))), "{failed:?}");
+        assert_eq!(watch.next().await.unwrap().0, WatchEvent::Rescan);
+        store.put("a", "2", Condition::Any).await.unwrap();
+        assert_eq!(faults.reopened.load(Ordering::Relaxed), reopened);
+    }
+}
+
 #[tokio::test]
 async fn keys_of_a_session_that_ended_during_a_failure_go_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -86,7 +135,7 @@ async fn keys_of_a_session_that_ended_during_a_failure_go_later() {
         Operation::Put { key: "e".into(), value: "1".into(), condition: Condition::Any, ephemeral: Some(session.id) };
     store.commit(vec![bound]).await.unwrap();
     let mut watch = store.watch("e", None).await.unwrap();
-    inner.shared.db.fail_next_write.store(true, Ordering::Relaxed);
+    inner.shared.db.faults.fail_next_write.store(true, Ordering::Relaxed);
     let closed = store.close_session(session.id).await;
     assert!(matches!(closed, Err(MetadataError::UnknownOutcome(_))), "{closed:?}");
     assert_eq!(watch.next().await.unwrap().0, WatchEvent::Rescan);

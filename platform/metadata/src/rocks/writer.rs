@@ -4,11 +4,13 @@
 //! group with one sync, then publishes and answers in order. It also collects the ends of sessions.
 //! Invariants: M2 a transaction's operations are in one write; M5 nothing is answered, published or given from a sequence
 //! before the sync; a session's keys are deleted only after the session can no longer be renewed.
-//! Failure: a failed write leaves its transactions unknown and makes every watch rescan; then the database is reopened,
-//! tried once in [`REOPEN_INTERVAL_MS`]; requests meanwhile are refused as unavailable.
+//! Failure: a failed write leaves its transactions unknown and makes every watch rescan; then the database is tried, or
+//! reopened, once in [`REOPEN_INTERVAL_MS`]; requests meanwhile are refused as unavailable. A disk without room refuses
+//! before anything is written: nothing is unknown then.
 //! Must never know: what keys mean.
 
 use super::Shared;
+use super::database::{PATIENCE_ATTEMPTS, WriteFailure};
 use super::format::{self, StoreState};
 use super::queue::{Answer, Request, Work};
 use crate::plan::{Change, Held, plan};
@@ -19,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a failed store tries to open its database again.
+/// How often a failed store tries whether it can write again.
 const REOPEN_INTERVAL_MS: u64 = 1000;
 /// Numbers of a sequence persisted ahead of those asked for.
 const SEQUENCE_AHEAD: u64 = 100;
@@ -56,8 +58,16 @@ pub(super) struct Writer {
     state: StoreState,
     /// Sessions that have ended and whose keys are still there.
     ended: BTreeSet<SessionId>,
-    /// Why the last write failed, and when to reopen.
-    failed: Option<(String, Instant)>,
+    failed: Option<Failed>,
+}
+
+/// The last write failed.
+struct Failed {
+    failure: WriteFailure,
+    /// When to try again.
+    at: Instant,
+    /// Tries with room on the disk since then.
+    attempts: u32,
 }
 
 impl Writer {
@@ -83,44 +93,62 @@ impl Writer {
     fn deadline(&self) -> Option<Instant> {
         let session = self.shared.sessions.lock().next_deadline_ms();
         let session = session.map(|ms| self.shared.started + Duration::from_millis(ms));
-        let reopen = self.failed.as_ref().map(|(_, at)| *at);
+        let reopen = self.failed.as_ref().map(|failed| failed.at);
         match (session, reopen) {
             (Some(_), Some(reopen)) | (None, Some(reopen)) => Some(reopen),
             (session, None) => session,
         }
     }
 
-    /// Reopens a failed database when it is time.
+    /// Brings a failed database back when it is time.
     fn may_write(&mut self) -> bool {
-        let Some((_, at)) = &self.failed else { return true };
-        if Instant::now() < *at {
+        let Some(failed) = &mut self.failed else { return true };
+        if Instant::now() < failed.at {
             return false;
         }
-        match self.shared.db.reopen().and_then(|()| self.shared.db.state()) {
-            Ok(stored) => {
-                // A write whose outcome was unknown may be there now.
-                self.state.version = self.state.version.max(stored.version);
+        match self.bring_back() {
+            Ok(()) => {
                 self.failed = None;
                 self.shared.failed.store(false, Ordering::Relaxed);
-                self.shared.hub.lose(Version(self.state.version));
                 tracing::info!("the metadata store takes writes again");
                 true
             }
-            Err(error) => {
-                self.fail(error.to_string());
+            Err(why) => {
+                tracing::warn!(why, "the metadata store still can't write");
+                if let Some(failed) = &mut self.failed {
+                    failed.at = Instant::now() + Duration::from_millis(REOPEN_INTERVAL_MS);
+                }
                 false
             }
         }
     }
 
-    fn fail(&mut self, why: String) {
-        tracing::error!(%why, "the metadata store can't write, it tries again every {REOPEN_INTERVAL_MS} ms");
-        self.failed = Some((why, Instant::now() + Duration::from_millis(REOPEN_INTERVAL_MS)));
+    /// One attempt.
+    fn bring_back(&mut self) -> Result<(), String> {
+        let db = &self.shared.db;
+        db.check_room()?;
+        let Some(Failed { failure: WriteFailure::Failed { by_itself, .. }, attempts, .. }) = &mut self.failed else {
+            return Ok(());
+        };
+        *attempts += 1;
+        let outcome = if *by_itself && *attempts <= PATIENCE_ATTEMPTS { db.try_write() } else { db.reopen() };
+        let stored = outcome.and_then(|()| db.state()).map_err(|error| error.to_string())?;
+        // A write whose outcome was unknown may be there now.
+        self.state.version = self.state.version.max(stored.version);
+        self.shared.hub.lose(Version(self.state.version));
+        Ok(())
+    }
+
+    fn fail(&mut self, failure: WriteFailure) {
+        let why = failure.why();
+        tracing::error!(why, "the metadata store can't write, it tries again every {REOPEN_INTERVAL_MS} ms");
+        let at = Instant::now() + Duration::from_millis(REOPEN_INTERVAL_MS);
+        self.failed = Some(Failed { failure, at, attempts: 0 });
         self.shared.failed.store(true, Ordering::Relaxed);
     }
 
     fn refuse(&self, requests: Vec<Request>) {
-        let why = self.failed.as_ref().map_or("", |(why, _)| why);
+        let why = self.failed.as_ref().map_or("", |failed| failed.failure.why());
         for request in requests {
             request.refuse(MetadataError::Unavailable(format!("the last write failed: {why}")));
         }
@@ -265,16 +293,18 @@ impl Writer {
     }
 
     fn write(&mut self, mut group: Group) {
-        if let Some((why, _)) = &self.failed {
-            let why = why.clone();
-            self.lose(group, &why);
+        if let Some(failed) = &self.failed {
+            // Nothing more is tried in this turn.
+            let why = failed.failure.why().to_owned();
+            self.lose(group, &why, false);
             return;
         }
         if !group.batch.is_empty() {
             group.batch.put(format::STATE_KEY, format::encode_state(self.state));
-            if let Err(why) = self.shared.db.write(std::mem::take(&mut group.batch)) {
-                self.fail(why.clone());
-                self.lose(group, &why);
+            if let Err(failure) = self.shared.db.write(std::mem::take(&mut group.batch)) {
+                let (why, unknown) = (failure.why().to_owned(), matches!(failure, WriteFailure::Failed { .. }));
+                self.fail(failure);
+                self.lose(group, &why, unknown);
                 return;
             }
             self.shared.syncs.fetch_add(1, Ordering::Relaxed);
@@ -293,8 +323,8 @@ impl Writer {
         }
     }
 
-    /// A group that was not written, or may be: nothing that hangs on it is said to be so.
-    fn lose(&mut self, group: Group, why: &str) {
+    /// A group that was not written, or may be (`unknown`): nothing that hangs on it is said to be so.
+    fn lose(&mut self, group: Group, why: &str, unknown: bool) {
         self.ended.extend(group.cleaned);
         let mut sequences = self.shared.sequences.lock();
         for sequence in group.sequences.keys() {
@@ -304,14 +334,15 @@ impl Writer {
         for outcome in group.outcomes {
             let unavailable = MetadataError::Unavailable(format!("the write failed: {why}"));
             match outcome {
-                Outcome::Commit { answer, wrote: true, .. } => {
+                Outcome::Commit { answer, wrote: true, .. } if unknown => {
                     drop(answer.send(Err(MetadataError::UnknownOutcome(why.to_owned()))));
                 }
                 Outcome::Commit { answer, .. } => drop(answer.send(Err(unavailable))),
                 Outcome::Reserve { answer, .. } => drop(answer.send(Err(unavailable))),
-                Outcome::EndSession { answer } => {
+                Outcome::EndSession { answer } if unknown => {
                     drop(answer.send(Err(MetadataError::UnknownOutcome(why.to_owned()))));
                 }
+                Outcome::EndSession { answer } => drop(answer.send(Err(unavailable))),
             }
         }
     }
@@ -324,7 +355,10 @@ impl Writer {
         group.batch.put(format::STATE_KEY, format::encode_state(self.state));
         self.write(group);
         match &self.failed {
-            Some((why, _)) => Err(MetadataError::Unavailable(format!("the first write failed: {why}"))),
+            Some(failed) => {
+                let why = failed.failure.why();
+                Err(MetadataError::Unavailable(format!("the first write failed: {why}")))
+            }
             None => Ok(()),
         }
     }

@@ -482,6 +482,14 @@ impl Dispatcher {
         }
     }
 
+    /// Gives back the room of empty queues.
+    pub(crate) fn rest(&mut self) {
+        self.effects.shrink_to_fit();
+        self.consumers.shrink_to_fit();
+        self.redelivery_counts.shrink_to_fit();
+        self.chunked.shrink_to_fit();
+    }
+
     /// Whether the answer to this read is still waited for.
     pub(crate) fn awaits(&self, ticket: u64) -> bool {
         matches!(self.reading, Some(Reading::Normal { ticket: now, .. } | Reading::Replay { ticket: now, .. })

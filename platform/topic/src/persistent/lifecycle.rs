@@ -11,6 +11,10 @@ use std::sync::atomic::Ordering;
 
 /// So long after the last activity all rates have faded to zero and need no more samples.
 const RATES_FADE_MS: u64 = 180_000;
+/// So long after the last activity a topic gives back the room of its queues.
+const REST_AFTER_MS: u64 = 10_000;
+/// Ticks may be late by so much.
+const REST_WITHIN_MS: u64 = 5_000;
 
 impl PersistentTopic {
     /// Drops all clients, telling them.
@@ -119,12 +123,31 @@ impl PersistentTopic {
         Ok(position)
     }
 
+    /// Nothing happens for a while: queues that are empty keep no room.
+    fn rest(&self) {
+        if let Some(side) = self.producers.lock().as_mut() {
+            side.core.rest();
+        }
+        for subscription in self.all_subscriptions() {
+            if let Some(active) = subscription.state.lock().active.as_mut() {
+                active.core.rest();
+            }
+        }
+        self.answers.lock().shrink_to_fit();
+        self.wait_for_data.lock().shrink_to_fit();
+        self.log.rest();
+    }
+
     pub(super) fn every_second(&self, now_ms: u64) {
         if self.is_closed() {
             return;
         }
-        if now_ms.saturating_sub(self.last_activity_ms.load(Ordering::Relaxed)) < RATES_FADE_MS {
+        let quiet_ms = now_ms.saturating_sub(self.last_activity_ms.load(Ordering::Relaxed));
+        if quiet_ms < RATES_FADE_MS {
             self.sample_rates(now_ms);
+        }
+        if (REST_AFTER_MS..REST_AFTER_MS + REST_WITHIN_MS).contains(&quiet_ms) {
+            self.rest();
         }
         self.snapshot_if_due(now_ms);
         self.snapshot_origins_if_due(now_ms);

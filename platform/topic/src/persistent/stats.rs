@@ -36,7 +36,8 @@ impl ConsumerRates {
 /// Publish latencies in buckets of two per octave; an old sample counts half after every [`LATENCY_SAMPLES`].
 #[derive(Debug)]
 pub(super) struct LatencyHistogram {
-    buckets: [u32; 64],
+    /// At most [`LATENCY_SAMPLES`] together.
+    buckets: [u16; 64],
     samples: u32,
 }
 
@@ -61,7 +62,7 @@ impl LatencyHistogram {
             self.samples = 0;
             for count in &mut self.buckets {
                 *count /= 2;
-                self.samples += *count;
+                self.samples += u32::from(*count);
             }
         }
     }
@@ -71,7 +72,7 @@ impl LatencyHistogram {
         let wanted = (f64::from(self.samples) * quantile).ceil() as u32;
         let mut seen = 0;
         for (bucket, count) in self.buckets.iter().enumerate() {
-            seen += count;
+            seen += u32::from(*count);
             if wanted > 0 && seen >= wanted {
                 let octave = bucket as u32 / 2;
                 let base = 1u64 << octave;

@@ -199,6 +199,15 @@ impl<S: Clone + PartialEq> Producers<S> {
         self.effects.pop_front()
     }
 
+    /// Gives back the room of empty queues.
+    pub(crate) fn rest(&mut self) {
+        self.unanswered.shrink_to_fit();
+        self.touched.shrink_to_fit();
+        self.effects.shrink_to_fit();
+        self.list.shrink_to_fit();
+        self.list.iter_mut().for_each(|producer| producer.receipts.shrink_to_fit());
+    }
+
     pub(crate) fn epoch(&self) -> Option<u64> {
         self.epoch
     }
