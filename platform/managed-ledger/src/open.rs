@@ -297,7 +297,6 @@ fn build(
         refused_untold: AtomicU64::new(0),
         check_at_ms: Arc::new(AtomicU64::new(0)),
         drained: Notify::new(),
-        flushed: Notify::new(),
         grown: Notify::new(),
         followers: Default::default(),
     });

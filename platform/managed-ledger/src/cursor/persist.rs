@@ -267,7 +267,7 @@ impl Cursor {
                 self.begin_flush(&mut state);
             }
         }
-        log.flushed.notify_waiters();
+        log.drained.notify_waiters();
     }
 
     async fn save(&self, log: &Arc<ManagedLedger>, mut job: Job) -> Result<(), LogError> {
@@ -352,7 +352,7 @@ impl Cursor {
     /// Waits for the flush in flight and keeps others from starting.
     pub(crate) async fn hold_flushes(&self, log: &ManagedLedger) {
         loop {
-            let ended = log.flushed.notified();
+            let ended = log.drained.notified();
             {
                 let mut state = self.state.lock();
                 if !state.flushing {

@@ -123,12 +123,12 @@ impl ManagedLedger {
         let deleted = self.commit_head(&mut meta, head, vec![delete]).await;
         if let Err(error) = deleted {
             cursor.state.lock().flushing = false;
-            self.flushed.notify_waiters();
+            self.drained.notify_waiters();
             return Err(error);
         }
         cursor.end();
         self.remove_cursor(name, &cursor);
-        self.flushed.notify_waiters();
+        self.drained.notify_waiters();
         self.check_soon();
         if let Err(error) = self.sweep(&mut meta).await {
             tracing::warn!(log = %self.name, cursor = name, %error, "deleting a cursor ledger failed; done later");

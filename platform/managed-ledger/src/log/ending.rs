@@ -169,7 +169,7 @@ impl ManagedLedger {
         let unname = Operation::Delete { key: keys::name(&self.name), condition: Condition::Any };
         if let Err(error) = self.commit_head(&mut meta, head, vec![unname]).await {
             cursors.iter().for_each(|cursor| cursor.state.lock().flushing = false);
-            self.flushed.notify_waiters();
+            self.drained.notify_waiters();
             return Err(error);
         }
         self.stop(LogError::Closed(self.name.to_string()));

@@ -57,9 +57,8 @@ pub struct ManagedLedger {
     pub(crate) refused_untold: AtomicU64,
     /// When the upkeep must look again; `u64::MAX` = no need.
     pub(crate) check_at_ms: Arc<AtomicU64>,
-    /// Told when all answers are given, and when a cursor's flush ends.
+    /// Told when all answers are given and when a cursor's flush ends; who waits looks again.
     pub(crate) drained: Notify,
-    pub(crate) flushed: Notify,
     /// Told of confirmations if somebody follows.
     pub(crate) grown: Notify,
     pub(crate) followers: AtomicU32,
