@@ -203,7 +203,7 @@ struct Runner {
     chance: RandomState,
     started_ms: u64,
     steps: u64,
-    stopping: bool,
+    stopped: bool,
 }
 
 /// Awaits what stands in a slot and empties it; an empty slot waits for ever.
@@ -241,13 +241,13 @@ impl Runner {
             chance: RandomState::new(),
             started_ms,
             steps: 0,
-            stopping: false,
+            stopped: false,
         }
     }
 
     async fn run(mut self) {
         let mut turn = 0;
-        while !self.stopping {
+        while !self.stopped {
             match self.inbox.pop_front() {
                 Some(event) => {
                     self.step(event);
@@ -277,7 +277,12 @@ impl Runner {
 
     fn step(&mut self, event: Event) {
         let now = self.now();
-        let effects = self.shared.machine.lock().handle(now, event);
+        let effects = {
+            let mut machine = self.shared.machine.lock();
+            let effects = machine.handle(now, event);
+            self.stopped = machine.is_stopped();
+            effects
+        };
         for effect in effects {
             self.perform(effect);
         }
@@ -293,9 +298,7 @@ impl Runner {
             self.inbox.push_back(Event::CursorMoved { first: self.parts.source.start().first });
         }
         if orders.stop {
-            self.inbox.clear();
-            self.step(Event::Stop);
-            self.stopping = true;
+            self.inbox.push_back(Event::Stop);
         }
     }
 

@@ -87,8 +87,8 @@ impl Flight {
         self.waiting_bytes
     }
 
-    /// All slots.
-    pub fn len(&self) -> usize {
+    /// Entries in it, waiting or not.
+    pub fn entries(&self) -> usize {
         self.slots.len()
     }
 
@@ -231,6 +231,6 @@ mod tests {
         flight.settle(2, Progress::Stored);
         assert_eq!((flight.waiting_entries(), flight.front().unwrap().position), (1, Position::new(1, 5)));
         flight.clear();
-        assert_eq!((flight.waiting_entries(), flight.waiting_bytes(), flight.len()), (0, 0, 0));
+        assert_eq!((flight.waiting_entries(), flight.waiting_bytes(), flight.entries()), (0, 0, 0));
     }
 }

@@ -99,6 +99,9 @@ pub struct LinkConfig {
     pub shared: Option<Arc<dyn SharedLimit>>,
 }
 
+/// How long a stop waits for the answers to what is under way.
+const STOP_DRAIN_MS: u64 = 2_000;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
@@ -144,6 +147,7 @@ pub struct Machine {
     now: Now,
     phase: Phase,
     ending: Option<Ending>,
+    stop_wanted: bool,
     session: u64,
     generation: u64,
     reopen_at_ms: u64,
@@ -183,6 +187,7 @@ impl Machine {
             now: Now { ms: now_ms, jitter_permille: 0 },
             phase: Phase::Idle,
             ending: None,
+            stop_wanted: false,
             session: 0,
             generation: 0,
             reopen_at_ms: 0,
@@ -244,6 +249,11 @@ impl Machine {
         due.filter(|at_ms| *at_ms > self.now.ms).min()
     }
 
+    /// Nothing will happen any more.
+    pub fn is_stopped(&self) -> bool {
+        self.phase == Phase::Stopped
+    }
+
     /// What the link says of itself.
     pub fn view(&self) -> LinkView {
         LinkView {
@@ -257,7 +267,7 @@ impl Machine {
             oldest_ms: self.oldest_ms(),
             waiting_entries: self.flight.waiting_entries(),
             waiting_bytes: self.flight.waiting_bytes(),
-            queued_entries: self.reader.len() as u32,
+            queued_entries: self.reader.queued() as u32,
             window: self.window,
             generation: self.generation,
             last_notice: self.last_notice.clone(),
@@ -287,7 +297,7 @@ impl Machine {
             }
             Event::Receipts { session, receipts } if self.is_open(session) => self.receipts(&receipts, out),
             Event::Refused { session, refusals } if self.is_open(session) => self.refusals(refusals, out),
-            Event::Lost { session, reason } if self.is_in(session) => self.session_lost(reason),
+            Event::Lost { session, reason } if self.is_in(session) => self.session_lost(reason, out),
             Event::Closed { session } if self.is_in(session) && self.phase == Phase::Closing => {
                 self.phase = Phase::Waiting { until_ms: self.reopen_at_ms };
             }
@@ -296,7 +306,7 @@ impl Machine {
             }
             Event::CursorMoved { first } => self.cursor_moved(first, out),
             Event::SetLimits(limits) => self.set_limits(limits),
-            Event::Stop => self.stop(out),
+            Event::Stop => self.want_stop(out),
             // Of a session that is over (M3).
             Event::Opened { .. }
             | Event::OpenFailed { .. }
@@ -391,6 +401,9 @@ impl Machine {
 
     /// Ends the session from this side; the next one is opened after a wait.
     fn close(&mut self, rename: bool, out: &mut Out) {
+        if self.stop_wanted {
+            return self.stop(out);
+        }
         self.ending = None;
         self.rewind();
         self.reopen_at_ms = self.now.ms + self.backoff.next_ms(self.now);
@@ -402,7 +415,7 @@ impl Machine {
         self.phase = Phase::Closing;
     }
 
-    fn session_lost(&mut self, reason: String) {
+    fn session_lost(&mut self, reason: String, out: &mut Out) {
         match self.phase {
             Phase::Open { since_ms, .. } => {
                 self.counters.disconnected += 1;
@@ -420,6 +433,9 @@ impl Machine {
             _ => return,
         }
         self.lost = Some(reason);
+        if self.stop_wanted {
+            return self.stop(out);
+        }
         self.wait();
     }
 
@@ -438,6 +454,17 @@ impl Machine {
         self.flight.clear();
         self.oldest_hint_ms = None;
         self.reader.rewind(first, None);
+    }
+
+    /// Nothing more is sent; what is under way gets its answers, so that it is not sent again in the next life.
+    fn want_stop(&mut self, out: &mut Out) {
+        if !matches!(self.phase, Phase::Open { .. }) || self.flight.waiting_entries() == 0 {
+            return self.stop(out);
+        }
+        self.stop_wanted = true;
+        let until_ms = self.now.ms + STOP_DRAIN_MS;
+        let ending = self.ending.get_or_insert(Ending { until_ms, rename: false });
+        ending.until_ms = ending.until_ms.min(until_ms);
     }
 
     fn stop(&mut self, out: &mut Out) {
@@ -475,7 +502,7 @@ impl Machine {
 
     /// Nothing is left that anything could be wrong with.
     fn forget_trouble(&mut self) {
-        if self.reader.is_caught_up() && self.flight.len() == 0 {
+        if self.reader.is_caught_up() && self.flight.entries() == 0 {
             self.refused = None;
             self.stalled_since_ms = None;
             self.window = self.config.bounds.max_waiting_entries;

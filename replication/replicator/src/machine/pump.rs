@@ -29,7 +29,7 @@ impl Machine {
     pub(super) fn pump(&mut self, peer: Peer, out: &mut Out) {
         self.throttled_until_ms = self.throttled_until_ms.filter(|until_ms| *until_ms > self.now.ms);
         let max_slots = self.config.bounds.max_waiting_entries as usize * SLOTS_PER_WAITING;
-        while self.flight.len() < max_slots && self.ending.is_none() {
+        while self.flight.entries() < max_slots && self.ending.is_none() {
             match self.next(peer, out) {
                 Some(Next::Skip(why)) => self.skip(why, out),
                 Some(Next::Send(send, version)) => self.send(send, version, peer, out),

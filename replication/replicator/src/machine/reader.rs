@@ -111,7 +111,7 @@ impl Reader {
     }
 
     /// Entries queued.
-    pub fn len(&self) -> usize {
+    pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
@@ -263,7 +263,7 @@ mod tests {
         r.want(NOW, SIZE);
         r.rewind(Position::new(1, 0), None);
         assert!(read(&mut r, 1, entries(5..8)).is_empty());
-        assert_eq!(r.len(), 0);
+        assert_eq!(r.queued(), 0);
         r.failed(NOW, 1, "late".into());
         r.grown(1);
         assert!(matches!(r.want(NOW, SIZE), Some(Effect::Read { epoch: 2, from, .. }) if from == Position::new(1, 0)));
@@ -281,7 +281,7 @@ mod tests {
         known[0].entry.index = 8;
         known[0].acked = true;
         assert!(read(&mut r, 1, known).is_empty(), "what is acknowledged is not missing");
-        assert_eq!(r.len(), 3);
+        assert_eq!(r.queued(), 3);
     }
 
     #[test]

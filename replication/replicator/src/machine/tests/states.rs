@@ -201,11 +201,28 @@ fn a_moved_cursor_starts_the_link_there() {
 #[test]
 fn a_stopped_link_does_nothing_more() {
     let mut s = Script::sending(MERIDIAN, 0..3);
-    assert_eq!(s.step(Event::Stop), "close #1");
+    assert_eq!(s.step(Event::Stop), "", "what is under way gets its answer");
+    assert_eq!(s.grow(3..5), "", "nothing more is sent");
+    assert_eq!(s.receipts(0..3), "ack 1:0 1:1 1:2; close #1");
     assert_eq!(s.receipts(0..3), "");
     assert_eq!(s.step(Event::Closed { session: 1 }), "");
     assert_eq!((s.tick(100_000), s.machine.wake_at_ms()), (String::new(), None));
     assert_eq!(s.state(), "stopped");
+}
+
+#[test]
+fn a_stop_ends_whatever_the_remote_does() {
+    let mut s = Script::sending(MERIDIAN, 0..3);
+    s.step(Event::Stop);
+    assert_eq!(s.machine.wake_at_ms(), Some(3000));
+    assert_eq!(s.tick(2000), "close #1");
+    let mut s = Script::sending(MERIDIAN, 0..3);
+    s.step(Event::Stop);
+    s.lose();
+    assert!(s.machine.is_stopped());
+    let mut s = Script::started();
+    assert_eq!(s.step(Event::Stop), "close #1", "the opening is given up");
+    assert!(s.machine.is_stopped());
 }
 
 #[test]
