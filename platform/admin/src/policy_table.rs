@@ -4,12 +4,14 @@
 //! Invariants: A4 a value is checked before it is stored; unset is apart from zero.
 //! Failure: 412 for values outside what is accepted, 400 for bodies of another kind.
 
+use crate::call::Call;
 use crate::error::AdminError;
-use axum::http::StatusCode;
-use meridian_policy::EffectivePolicies;
+use axum::http::{Method, StatusCode};
+use meridian_policy::{BacklogQuota, BacklogQuotaKind, EffectivePolicies, Persistence, Retention};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// What a setter is given.
 pub struct Input<'a> {
@@ -96,6 +98,38 @@ impl<P> Row<P> {
     }
 }
 
+impl<P> Row<P> {
+    /// The row that the path names.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn named(table: &'static [Self], call: &Call) -> Result<&'static Self, AdminError> {
+        let name = call.param("policy");
+        table.iter().find(|row| row.name == name).ok_or_else(|| AdminError::not_found("HTTP 404 Not Found"))
+    }
+
+    /// It is set by that method.
+    ///
+    /// # Errors
+    /// 405.
+    pub fn check_set_by(&self, method: &Method) -> Result<(), AdminError> {
+        if (*method == Method::PUT) == self.by_put { Ok(()) } else { Err(no_such_call()) }
+    }
+
+    /// How it is unset.
+    ///
+    /// # Errors
+    /// 405 if it can't be.
+    pub fn remover(&self) -> Result<fn(&mut P, &str), AdminError> {
+        self.remove.ok_or_else(no_such_call)
+    }
+}
+
+/// 405: there is such a path, but not by this method.
+pub fn no_such_call() -> AdminError {
+    AdminError::not_allowed("HTTP 405 Method Not Allowed")
+}
+
 /// A part of policies as JSON.
 pub fn shown(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
@@ -148,7 +182,115 @@ macro_rules! rate {
     };
 }
 
-pub(crate) use {count, field, rate};
+/// The row of how something is stored.
+macro_rules! persistence {
+    ($field:ident) => {
+        Line::new(
+            "persistence",
+            |policies, _| shown(&policies.$field),
+            |policies, input| {
+                let persistence: Option<meridian_policy::Persistence> = input.parse()?;
+                persistence.iter().try_for_each($crate::policy_table::check_persistence)?;
+                policies.$field = persistence;
+                Ok(())
+            },
+        )
+        .removed_by(|policies, _| policies.$field = None)
+    };
+}
+
+/// The row of the retention, which has room for the backlog quotas beside it.
+macro_rules! retention {
+    ($field:ident) => {
+        Line::new(
+            "retention",
+            |policies, _| shown(&policies.$field),
+            |policies, input| {
+                let retention: Option<meridian_policy::Retention> = input.parse()?;
+                if let Some(retention) = &retention {
+                    $crate::policy_table::check_retention(retention, policies.backlog_quota_map.values())?;
+                }
+                policies.$field = retention;
+                Ok(())
+            },
+        )
+        .removed_by(|policies, _| policies.$field = None)
+    };
+}
+
+pub(crate) use {count, field, persistence, rate, retention};
+
+/// Retention has room for every quota.
+pub fn check_retention<'a>(
+    retention: &Retention,
+    mut quotas: impl Iterator<Item = &'a BacklogQuota>,
+) -> Result<(), AdminError> {
+    retention.check()?;
+    let fits = quotas.try_for_each(|quota| retention.check_against(quota));
+    fits.map_err(|_| AdminError::invalid("Retention Quota must exceed configured backlog quota for namespace."))
+}
+
+/// 400 unless the quorums fit.
+pub fn check_persistence(persistence: &Persistence) -> Result<(), AdminError> {
+    persistence.check().map_err(|error| AdminError::bad_request(error.to_string()))
+}
+
+/// What a call about a backlog quota asks for: which one, and its new value or none.
+pub struct QuotaChange {
+    kind: BacklogQuotaKind,
+    quota: Option<BacklogQuota>,
+}
+
+impl QuotaChange {
+    /// Sets what the body says; nothing unsets it.
+    ///
+    /// # Errors
+    /// 404 for a quota that there is not, 400 for a body that is none.
+    pub fn set(call: &Call) -> Result<Self, AdminError> {
+        Ok(Self { kind: quota_kind(call)?, quota: call.json()? })
+    }
+
+    /// Unsets it.
+    ///
+    /// # Errors
+    /// 404 for a quota that there is not.
+    pub fn unset(call: &Call) -> Result<Self, AdminError> {
+        Ok(Self { kind: quota_kind(call)?, quota: None })
+    }
+
+    /// Applies it, if the quota fits the retention.
+    ///
+    /// # Errors
+    /// 412.
+    pub fn apply(
+        &self,
+        quotas: &mut BTreeMap<BacklogQuotaKind, BacklogQuota>,
+        retention: Option<Retention>,
+    ) -> Result<(), AdminError> {
+        let Some(quota) = &self.quota else {
+            quotas.remove(&self.kind);
+            return Ok(());
+        };
+        let quota = quota.normalized()?;
+        let fits = retention.unwrap_or_default().check_against(&quota);
+        fits.map_err(|_| {
+            AdminError::invalid(
+                "Backlog Quota exceeds configured retention quota for namespace. Please increase retention quota and retry",
+            )
+        })?;
+        quotas.insert(self.kind, quota);
+        Ok(())
+    }
+}
+
+/// Which quota a request means; by size unless it says otherwise.
+fn quota_kind(call: &Call) -> Result<BacklogQuotaKind, AdminError> {
+    match call.query("backlogQuotaType") {
+        None => Ok(BacklogQuotaKind::DestinationStorage),
+        Some(text) => serde_json::from_value(Value::from(text))
+            .map_err(|_| AdminError::not_found(format!("backlogQuotaType {text} is not known"))),
+    }
+}
 
 #[cfg(test)]
 mod tests {

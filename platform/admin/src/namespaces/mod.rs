@@ -4,7 +4,6 @@ mod permissions;
 mod policies;
 mod replication;
 
-pub use policies::{check_persistence, check_retention, put_quota, quota_kind};
 pub use replication::check_clusters;
 
 use crate::call::Call;

@@ -4,7 +4,7 @@ use super::PATH;
 use super::replication::{check_allowed, check_clusters};
 use crate::call::Call;
 use crate::error::AdminError;
-use crate::policy_table::{Input, Row, count, field, rate, shown};
+use crate::policy_table::{Input, QuotaChange, Row, count, field, persistence, rate, retention, shown};
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::unserved::not_served;
@@ -13,12 +13,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::routing::get;
-use meridian_policy::{
-    AutoTopicCreationOverride, BacklogQuota, BacklogQuotaKind, Persistence, Policies, Retention, SchemaCompatibility,
-    SubscriptionAuthMode,
-};
-use serde_json::Value;
-use std::collections::BTreeMap;
+use meridian_policy::{AutoTopicCreationOverride, Policies, SchemaCompatibility, SubscriptionAuthMode};
 
 /// What rows here are of.
 type Line = Row<Policies>;
@@ -131,30 +126,8 @@ const TABLE: &[Line] = &[
         },
     )
     .removed_by(|policies, _| policies.auto_topic_creation_override = None),
-    Line::new(
-        "retention",
-        |policies, _| shown(&policies.retention_policies),
-        |policies, input| {
-            let retention: Option<Retention> = input.parse()?;
-            if let Some(retention) = &retention {
-                check_retention(retention, policies.backlog_quota_map.values())?;
-            }
-            policies.retention_policies = retention;
-            Ok(())
-        },
-    )
-    .removed_by(|policies, _| policies.retention_policies = None),
-    Line::new(
-        "persistence",
-        |policies, _| shown(&policies.persistence),
-        |policies, input| {
-            let persistence: Option<Persistence> = input.parse()?;
-            persistence.iter().try_for_each(check_persistence)?;
-            policies.persistence = persistence;
-            Ok(())
-        },
-    )
-    .removed_by(|policies, _| policies.persistence = None),
+    retention!(retention_policies),
+    persistence!(persistence),
 ];
 
 fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), AdminError> {
@@ -170,21 +143,6 @@ fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), Ad
     }
 }
 
-/// Retention has room for every quota.
-pub fn check_retention<'a>(
-    retention: &Retention,
-    mut quotas: impl Iterator<Item = &'a BacklogQuota>,
-) -> Result<(), AdminError> {
-    retention.check()?;
-    let fits = quotas.try_for_each(|quota| retention.check_against(quota));
-    fits.map_err(|_| AdminError::invalid("Retention Quota must exceed configured backlog quota for namespace."))
-}
-
-/// 400 unless the quorums fit.
-pub fn check_persistence(persistence: &Persistence) -> Result<(), AdminError> {
-    persistence.check().map_err(|error| AdminError::bad_request(error.to_string()))
-}
-
 pub fn routes() -> Router<AdminState> {
     let under = |rest: &str| format!("{PATH}{rest}");
     Router::new()
@@ -197,23 +155,16 @@ pub fn routes() -> Router<AdminState> {
         .route(&under("/property/{key}"), get(property).delete(remove_property))
 }
 
-fn row(call: &Call) -> Result<&'static Line, AdminError> {
-    let name = call.param("policy");
-    TABLE.iter().find(|row| row.name == name).ok_or_else(|| AdminError::not_found("HTTP 404 Not Found"))
-}
-
 async fn read(State(state): Given, call: Call) -> Answer {
-    let row = row(&call)?;
+    let row = Line::named(TABLE, &call)?;
     let namespace = state.administered_namespace(&call)?;
     let policies = state.registry().namespace(&namespace).unwrap_or_default();
     Ok(Reply::setting(&(row.read)(&policies, &state.service.config().cluster)))
 }
 
 async fn write(State(state): Given, method: Method, call: Call) -> Answer {
-    let row = row(&call)?;
-    if (method == Method::PUT) != row.by_put {
-        return Err(AdminError::not_allowed("HTTP 405 Method Not Allowed"));
-    }
+    let row = Line::named(TABLE, &call)?;
+    row.check_set_by(&method)?;
     let input = Input { value: call.value()?, cluster: &state.service.config().cluster };
     match row.name {
         "replication" => check_clusters(&state, &state.administered_namespace(&call)?, &input.parse()?)?,
@@ -225,8 +176,8 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
 }
 
 async fn remove(State(state): Given, call: Call) -> Answer {
-    let row = row(&call)?;
-    let remove = row.remove.ok_or_else(|| AdminError::not_allowed("HTTP 405 Method Not Allowed"))?;
+    let row = Line::named(TABLE, &call)?;
+    let remove = row.remover()?;
     let cluster = &state.service.config().cluster;
     change(&state, &call, row.name, |policies| {
         remove(policies, cluster);
@@ -248,15 +199,6 @@ async fn change(
     Ok(Reply::done())
 }
 
-/// Which quota a request means; by size unless it says otherwise.
-pub fn quota_kind(call: &Call) -> Result<BacklogQuotaKind, AdminError> {
-    match call.query("backlogQuotaType") {
-        None => Ok(BacklogQuotaKind::DestinationStorage),
-        Some(text) => serde_json::from_value(Value::from(text))
-            .map_err(|_| AdminError::not_found(format!("backlogQuotaType {text} is not known"))),
-    }
-}
-
 async fn quotas(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
     let policies = state.registry().namespace(&namespace).unwrap_or_default();
@@ -264,41 +206,16 @@ async fn quotas(State(state): Given, call: Call) -> Answer {
 }
 
 async fn set_quota(State(state): Given, call: Call) -> Answer {
-    let kind = quota_kind(&call)?;
-    let quota: Option<BacklogQuota> = call.json()?;
-    change(&state, &call, "backlogQuota", |policies| {
-        put_quota(&mut policies.backlog_quota_map, kind, quota.as_ref(), policies.retention_policies)
-    })
-    .await
-}
-
-/// Puts a quota that fits the retention; nothing unsets it.
-pub fn put_quota(
-    quotas: &mut BTreeMap<BacklogQuotaKind, BacklogQuota>,
-    kind: BacklogQuotaKind,
-    quota: Option<&BacklogQuota>,
-    retention: Option<Retention>,
-) -> Result<(), AdminError> {
-    let Some(quota) = quota else {
-        quotas.remove(&kind);
-        return Ok(());
-    };
-    let quota = quota.normalized()?;
-    let fits = retention.unwrap_or_default().check_against(&quota);
-    fits.map_err(|_| {
-        AdminError::invalid(
-            "Backlog Quota exceeds configured retention quota for namespace. Please increase retention quota and retry",
-        )
-    })?;
-    quotas.insert(kind, quota);
-    Ok(())
+    change_quota(&state, &call, &QuotaChange::set(&call)?).await
 }
 
 async fn remove_quota(State(state): Given, call: Call) -> Answer {
-    let kind = quota_kind(&call)?;
-    change(&state, &call, "backlogQuota", |policies| {
-        policies.backlog_quota_map.remove(&kind);
-        Ok(())
+    change_quota(&state, &call, &QuotaChange::unset(&call)?).await
+}
+
+async fn change_quota(state: &AdminState, call: &Call, wanted: &QuotaChange) -> Answer {
+    change(state, call, "backlogQuota", |policies| {
+        wanted.apply(&mut policies.backlog_quota_map, policies.retention_policies)
     })
     .await
 }

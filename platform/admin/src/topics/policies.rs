@@ -3,8 +3,8 @@
 use super::of_topic;
 use crate::call::Call;
 use crate::error::AdminError;
-use crate::namespaces::{check_clusters, check_persistence, check_retention, put_quota, quota_kind};
-use crate::policy_table::{Input, Row, count, field, shown};
+use crate::namespaces::check_clusters;
+use crate::policy_table::{Input, QuotaChange, Row, count, field, no_such_call, persistence, retention, shown};
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -14,8 +14,8 @@ use axum::http::Method;
 use axum::routing::get;
 use meridian_door::Action;
 use meridian_policy::{
-    AutoSubscriptionCreationOverride, BacklogQuota, BacklogQuotaKind, DispatchRate, EffectivePolicies, Persistence,
-    PublishRate, Retention, SubscribeRate, TopicPolicies,
+    AutoSubscriptionCreationOverride, BacklogQuota, BacklogQuotaKind, DispatchRate, EffectivePolicies, PublishRate,
+    SubscribeRate, TopicPolicies,
 };
 use meridian_settings::Key;
 use meridian_types::TopicName;
@@ -91,32 +91,8 @@ const TABLE: &[Line] = &[
         shown(&AutoSubscriptionCreationOverride { allow_auto_subscription_creation })
     }),
     field!("replication", replication_clusters).applied_by(|all| shown(&all.replication_clusters)),
-    Line::new(
-        "persistence",
-        |policies, _| shown(&policies.persistence),
-        |policies, input| {
-            let persistence: Option<Persistence> = input.parse()?;
-            persistence.iter().try_for_each(check_persistence)?;
-            policies.persistence = persistence;
-            Ok(())
-        },
-    )
-    .removed_by(|policies, _| policies.persistence = None)
-    .applied_by(|all| shown(&all.persistence)),
-    Line::new(
-        "retention",
-        |policies, _| shown(&policies.retention),
-        |policies, input| {
-            let retention: Option<Retention> = input.parse()?;
-            if let Some(retention) = &retention {
-                check_retention(retention, policies.backlog_quota_map.values())?;
-            }
-            policies.retention = retention;
-            Ok(())
-        },
-    )
-    .removed_by(|policies, _| policies.retention = None)
-    .applied_by(|all| shown(&all.retention)),
+    persistence!(persistence).applied_by(|all| shown(&all.persistence)),
+    retention!(retention).applied_by(|all| shown(&all.retention)),
 ];
 
 /// A rate in force as Pulsar writes it: no limit is -1.
@@ -139,11 +115,6 @@ pub fn routes() -> Router<AdminState> {
         .route(&of_topic("/backlogQuota"), axum::routing::post(set_quota).delete(remove_quota))
 }
 
-fn row(call: &Call) -> Result<&'static Line, AdminError> {
-    let name = call.param("policy");
-    TABLE.iter().find(|row| row.name == name).ok_or_else(|| AdminError::not_found("HTTP 404 Not Found"))
-}
-
 /// The topic of the path, which exists and may have policies.
 async fn target(state: &AdminState, call: &Call) -> Result<TopicName, AdminError> {
     let topic = state.topic_for(call, Action::Administer)?;
@@ -157,7 +128,7 @@ async fn target(state: &AdminState, call: &Call) -> Result<TopicName, AdminError
 }
 
 async fn read(State(state): Given, call: Call) -> Answer {
-    let row = row(&call)?;
+    let row = Line::named(TABLE, &call)?;
     let topic = target(&state, &call).await?;
     let policies = state.registry().topic_policies(&topic).unwrap_or_default();
     let own = (row.read)(&policies, &state.service.config().cluster);
@@ -170,10 +141,8 @@ async fn read(State(state): Given, call: Call) -> Answer {
 }
 
 async fn write(State(state): Given, method: Method, call: Call) -> Answer {
-    let row = row(&call)?;
-    if (method == Method::PUT) != row.by_put {
-        return Err(AdminError::not_allowed("HTTP 405 Method Not Allowed"));
-    }
+    let row = Line::named(TABLE, &call)?;
+    row.check_set_by(&method)?;
     // The one policy that comes in the query.
     let value = match call.query("messageTTL").filter(|_| row.name == "messageTTL") {
         Some(text) => Value::from(text),
@@ -189,10 +158,12 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
 }
 
 async fn remove(State(state): Given, call: Call) -> Answer {
-    let row = row(&call)?;
-    let no_such_call = || AdminError::not_allowed("HTTP 405 Method Not Allowed");
+    let row = Line::named(TABLE, &call)?;
     // Pulsar has no such call either, and a tool's test counts on that.
-    let remove = row.remove.filter(|_| row.name != "schemaValidationEnforced").ok_or_else(no_such_call)?;
+    if row.name == "schemaValidationEnforced" {
+        return Err(no_such_call());
+    }
+    let remove = row.remover()?;
     let cluster = &state.service.config().cluster;
     change(&state, &call, row.name, |policies| {
         remove(policies, cluster);
@@ -231,21 +202,16 @@ fn in_force(policies: &EffectivePolicies) -> BTreeMap<BacklogQuotaKind, BacklogQ
 }
 
 async fn set_quota(State(state): Given, call: Call) -> Answer {
-    let kind = quota_kind(&call)?;
-    let quota: Option<BacklogQuota> = call.json()?;
-    change(&state, &call, "backlogQuota", |policies| {
-        put_quota(&mut policies.backlog_quota_map, kind, quota.as_ref(), policies.retention)
-    })
-    .await
+    change_quota(&state, &call, &QuotaChange::set(&call)?).await
 }
 
 async fn remove_quota(State(state): Given, call: Call) -> Answer {
-    let kind = quota_kind(&call)?;
-    change(&state, &call, "backlogQuota", |policies| {
-        policies.backlog_quota_map.remove(&kind);
-        Ok(())
-    })
-    .await
+    change_quota(&state, &call, &QuotaChange::unset(&call)?).await
+}
+
+async fn change_quota(state: &AdminState, call: &Call, wanted: &QuotaChange) -> Answer {
+    change(state, call, "backlogQuota", |policies| wanted.apply(&mut policies.backlog_quota_map, policies.retention))
+        .await
 }
 
 #[cfg(test)]
