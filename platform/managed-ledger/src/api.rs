@@ -43,6 +43,7 @@
 //!     mark_delete(&self) -> Position; read_start(&self) -> Position  // first position not acked
 //!     is_acked(&self, Position) -> bool; unacked_batch_indexes(&self, Position) -> Option<Vec<u64>>  // words, 1 = unacked
 //!     next_unacked(&self, from: Position) -> Position
+//!     acks_since(&self, generation) -> Option<(u64, CursorAcks)>      // everything acked, if it changed since
 //!     backlog_entries(&self) -> u64
 //!     async reset(&self, to: Position, batch_set: Option<Vec<u64>>) -> Result<(), LogError>    // seek
 //!     async skip(&self, entries: u64); async clear_backlog(&self)

@@ -28,5 +28,6 @@ pub use api::{
     InitialPosition, LedgerInfo, LogEntry, LogError, LogInfo, LogSettings, LogSink,
 };
 pub use cursor::Cursor;
+pub use cursor::ack_set::AckState as CursorAcks;
 pub use log::ManagedLedger;
 pub use registry::{Clock, ManagedLedgers};

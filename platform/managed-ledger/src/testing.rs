@@ -362,17 +362,29 @@ pub struct TestRegion {
     pub ledgers: MemoryLedgers,
     /// The metadata.
     pub metadata: SharedStore,
+    /// Its id.
+    pub region: RegionId,
     now_ms: Arc<AtomicU64>,
 }
 
 impl Default for TestRegion {
     fn default() -> Self {
         let metadata: SharedStore = Arc::new(MemoryStore::new());
-        Self { ledgers: MemoryLedgers::default(), metadata, now_ms: Arc::new(AtomicU64::new(1_000_000)) }
+        Self {
+            ledgers: MemoryLedgers::default(),
+            metadata,
+            region: RegionId(1),
+            now_ms: Arc::new(AtomicU64::new(1_000_000)),
+        }
     }
 }
 
 impl TestRegion {
+    /// Another region than the default one.
+    pub fn of(region: RegionId) -> Self {
+        Self { region, ..Self::default() }
+    }
+
     /// The managed ledgers of one more broker.
     pub fn broker(&self) -> Arc<ManagedLedgers> {
         self.broker_with(CacheSettings::default())
@@ -383,7 +395,7 @@ impl TestRegion {
         let now_ms = self.now_ms.clone();
         let clock = Arc::new(move || now_ms.load(Ordering::Relaxed));
         let ledgers = Arc::new(self.ledgers.clone());
-        ManagedLedgers::with_clock(ledgers, self.metadata.clone(), caches, RegionId(1), clock)
+        ManagedLedgers::with_clock(ledgers, self.metadata.clone(), caches, self.region, clock)
     }
 
     /// A log with a recording sink, opened by one more broker.

@@ -1,6 +1,7 @@
 //! The words and calls between a session (or the admin API) and a topic.
 
 use crate::compaction::{CompactionFigures, CompactionStatus};
+use crate::sharing::{AckShareStats, AckSharing};
 use bytes::Bytes;
 use meridian_managed_ledger::{CursorInfo, LogEntry, LogError, LogInfo};
 use meridian_types::{Classify, ErrorClass, Position, TopicName};
@@ -553,6 +554,8 @@ pub struct SubscriptionStats {
     pub unreadable: bool,
     pub consumers: Vec<ConsumerStats>,
     pub cursor: Option<CursorInfo>,
+    /// If its acknowledgements are shared with other regions.
+    pub acks: Option<Box<AckShareStats>>,
 }
 
 /// Figures of one topic.
@@ -676,6 +679,10 @@ pub trait TopicHandle: Send + Sync {
     fn last_position(&self) -> Position;
     /// Admin: drops ledgers that nobody needs, now.
     fn trim(&self) -> BoxFuture<'_, Result<(), TopicError>>;
+    /// Acknowledgements shared with other regions; `None` = this topic stores nothing.
+    fn ack_sharing(&self) -> Option<Arc<dyn AckSharing>> {
+        None
+    }
     /// Unloads: closes clients, flushes, closes the log. Idempotent.
     fn close(&self) -> BoxFuture<'_, Result<(), TopicError>>;
     /// Deletes the topic; with clients (or subscriptions with consumers) only if forced.

@@ -2,7 +2,7 @@
 //!
 //! Role: [`TopicHandle`] is what a session and the admin API see of one topic (or one partition), persistent or not.
 //! Failure: [`TopicError`], which carries the wire's `ServerError` meaning in [`TopicErrorKind`].
-//! Must never know: sockets, policies (only numbers), regions.
+//! Must never know: sockets, policies (only numbers), regions but by id.
 #![forbid(unsafe_code)]
 
 pub mod api;
@@ -18,6 +18,7 @@ pub mod persistent;
 mod producers;
 pub mod rates;
 pub mod selector;
+pub mod sharing;
 pub mod ttl;
 
 pub use api::{
@@ -30,3 +31,4 @@ pub use clock::{Clock, SystemClock};
 pub use nonpersistent::NonPersistentTopic;
 pub use persistent::{ACK_PROPERTY_PREFIX, PersistentTopic, TopicDeps, TopicEvents, log_name};
 pub use rates::BrokerLimits;
+pub use sharing::{AckListener, AckPart, AckRefusal, AckSetup, AckShareStats, AckSharing};

@@ -15,7 +15,7 @@ pub(crate) mod persist;
 use crate::api::{AckOutcome, AckPosition, CursorInfo, LogError};
 use crate::layout::{Layout, after};
 use crate::log::ManagedLedger;
-use ack_set::{AckSet, Acked, BatchWords};
+use ack_set::{AckSet, AckState, Acked, BatchWords};
 use meridian_types::{LedgerId, Position};
 use parking_lot::Mutex;
 use persist::{Store, Waiter};
@@ -173,6 +173,12 @@ impl Cursor {
             state.listed = true;
             log.shared.list_changed(self.me.clone());
         }
+    }
+
+    /// What is acked, with its generation, unless that is the given one.
+    pub fn acks_since(&self, generation: Option<u64>) -> Option<(u64, AckState)> {
+        let state = self.state.lock();
+        (generation != Some(state.generation)).then(|| (state.generation, state.acks.state()))
     }
 
     /// Everything up to here is acked.

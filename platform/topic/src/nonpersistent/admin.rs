@@ -76,6 +76,7 @@ fn subscription_stats(name: &str, subscription: &Subscription) -> SubscriptionSt
         unreadable: false,
         consumers,
         cursor: None,
+        acks: None,
     }
 }
 

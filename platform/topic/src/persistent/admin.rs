@@ -67,7 +67,7 @@ impl PersistentTopic {
         self.delete_with(&subscription, None).await
     }
 
-    async fn delete_with(
+    pub(super) async fn delete_with(
         &self,
         subscription: &Arc<Subscription>,
         spare: Option<ConsumerKey>,
@@ -80,7 +80,10 @@ impl PersistentTopic {
             }
             state.fenced = true;
         }
-        let result = self.log.delete_cursor(&subscription.name).await;
+        let result = match self.bury(subscription).await {
+            Ok(()) => self.log.delete_cursor(&subscription.name).await.map_err(TopicError::from),
+            Err(error) => Err(error),
+        };
         let done = result.is_ok();
         {
             let mut state = subscription.state.lock();
@@ -93,7 +96,7 @@ impl PersistentTopic {
             self.subscriptions.write().remove(&*subscription.name);
         }
         self.unfenced.notify_waiters();
-        Ok(result?)
+        result
     }
 
     pub(super) async fn reset_named(&self, name: &str, to: SeekTo) -> Result<(), TopicError> {
@@ -108,6 +111,7 @@ impl PersistentTopic {
             None => subscription.cursor.clear_backlog().await?,
         };
         self.acked_by_others(&subscription);
+        self.sharing.wake();
         Ok(())
     }
 

@@ -172,11 +172,12 @@ impl PersistentTopic {
         self.create(&request.subscription, request.durable, initial, properties).await
     }
 
-    async fn mark_replicated(&self, subscription: &Subscription) -> Result<(), TopicError> {
+    pub(super) async fn mark_replicated(&self, subscription: &Arc<Subscription>) -> Result<(), TopicError> {
         let mut properties = subscription.cursor.properties();
         if properties.insert(REPLICATED_PROPERTY.to_owned(), "1".to_owned()).as_deref() != Some("1") {
             subscription.cursor.set_properties(properties).await?;
         }
+        self.share_existing(subscription);
         Ok(())
     }
 
@@ -189,6 +190,22 @@ impl PersistentTopic {
         properties: BTreeMap<String, String>,
     ) -> Result<Arc<Subscription>, TopicError> {
         let _turn = self.changes.lock().await;
+        let existed = self.subscription(name).is_some();
+        let subscription = self.create_locked(name, durable, initial, properties).await?;
+        if !existed {
+            self.share_created(&subscription).await?;
+        }
+        Ok(subscription)
+    }
+
+    /// The same; whoever calls holds `changes`, and shares it if that is wanted.
+    pub(super) async fn create_locked(
+        &self,
+        name: &str,
+        durable: bool,
+        initial: InitialPosition,
+        properties: BTreeMap<String, String>,
+    ) -> Result<Arc<Subscription>, TopicError> {
         if let Some(subscription) = self.subscription(name) {
             return Ok(subscription);
         }
@@ -380,6 +397,7 @@ impl PersistentTopic {
             },
         };
         state.highest_acked = state.highest_acked.max(highest.unwrap_or(Position::EARLIEST));
+        self.sharing.wake();
         self.after_ack(subscription, &mut state, key, &acks, outcome.messages);
         subscription.run(self, &mut state);
         match beyond {

@@ -5,7 +5,7 @@
 
 use crate::api::SubscriptionType;
 use crate::dispatch::{Candidate, Chunk};
-use meridian_managed_ledger::{Cursor, LogEntry};
+use meridian_managed_ledger::{AckPosition, Cursor, LogEntry};
 use meridian_types::Position;
 use meridian_wire::key::sticky_hash;
 use meridian_wire::payload::summarize;
@@ -17,6 +17,19 @@ pub(super) struct Sorted {
     pub(super) markers: Vec<Position>,
     /// Entries that are acked already.
     pub(super) acked: Vec<Position>,
+    /// What other regions acked: to be acked here, too.
+    pub(super) elsewhere: Vec<AckPosition>,
+}
+
+/// What other regions acked of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    /// Nothing.
+    Open,
+    /// Some of its messages: words, 1 = unacked.
+    Partly(Vec<u64>),
+    /// All of it.
+    Acked,
 }
 
 /// How a subscription looks at entries.
@@ -35,8 +48,18 @@ pub(super) fn count_unacked(words: &[u64]) -> u32 {
 }
 
 /// Sorts entries out for a subscription.
-pub(super) fn sort_out(entries: Vec<LogEntry>, view: View, cursor: &Cursor) -> Sorted {
-    let mut sorted = Sorted { candidates: Vec::with_capacity(entries.len()), markers: Vec::new(), acked: Vec::new() };
+pub(super) fn sort_out(
+    entries: Vec<LogEntry>,
+    view: View,
+    cursor: &Cursor,
+    elsewhere: Option<&dyn Fn(&LogEntry) -> Elsewhere>,
+) -> Sorted {
+    let mut sorted = Sorted {
+        candidates: Vec::with_capacity(entries.len()),
+        markers: Vec::new(),
+        acked: Vec::new(),
+        elsewhere: Vec::new(),
+    };
     for entry in entries {
         if entry.marker {
             sorted.markers.push(entry.position);
@@ -50,9 +73,35 @@ pub(super) fn sort_out(entries: Vec<LogEntry>, view: View, cursor: &Cursor) -> S
             }
             ack_set = cursor.unacked_batch_indexes(entry.position).unwrap_or_default();
         }
+        match elsewhere.map_or(Elsewhere::Open, |ask| ask(&entry)) {
+            Elsewhere::Open => {}
+            Elsewhere::Acked => {
+                sorted.elsewhere.push(ack_of(&entry, None));
+                continue;
+            }
+            Elsewhere::Partly(words) => {
+                sorted.elsewhere.push(ack_of(&entry, Some(words.clone())));
+                ack_set = both(ack_set, words);
+                if count_unacked(&ack_set) == 0 {
+                    continue;
+                }
+            }
+        }
         sorted.candidates.push(candidate(entry, ack_set, view.sub_type));
     }
     sorted
+}
+
+fn ack_of(entry: &LogEntry, unacked_batch_indexes: Option<Vec<u64>>) -> AckPosition {
+    AckPosition { position: entry.position, unacked_batch_indexes, messages: entry.messages }
+}
+
+/// Unacked both here (empty = all) and elsewhere.
+fn both(here: Vec<u64>, elsewhere: Vec<u64>) -> Vec<u64> {
+    if here.is_empty() {
+        return elsewhere;
+    }
+    here.iter().enumerate().map(|(index, word)| word & elsewhere.get(index).copied().unwrap_or(0)).collect()
 }
 
 fn candidate(entry: LogEntry, ack_set: Vec<u64>, sub_type: SubscriptionType) -> Candidate {

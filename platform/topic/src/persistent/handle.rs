@@ -7,9 +7,11 @@ use crate::api::{
     Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits, TopicStats, Unsettled,
 };
 use crate::compaction::CompactionStatus;
+use crate::sharing::AckSharing;
 use meridian_managed_ledger::LogEntry;
 use meridian_types::{Position, TopicName};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 impl TopicHandle for PersistentTopic {
     fn name(&self) -> &TopicName {
@@ -82,6 +84,10 @@ impl TopicHandle for PersistentTopic {
 
     fn stats(&self) -> TopicStats {
         self.figures()
+    }
+
+    fn ack_sharing(&self) -> Option<Arc<dyn AckSharing>> {
+        self.me.upgrade().map(|topic| topic as Arc<dyn AckSharing>)
     }
 
     fn set_limits(&self, limits: TopicLimits) {

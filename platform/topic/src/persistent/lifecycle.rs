@@ -26,6 +26,7 @@ impl PersistentTopic {
             self.close_consumers(&subscription, None);
         }
         self.unfenced.notify_waiters();
+        self.sharing.wake();
     }
 
     pub(super) fn all_subscriptions(&self) -> Vec<Arc<Subscription>> {

@@ -11,7 +11,7 @@
 //! log that come while that lock is held, even by the same thread, are queued and handled right after it; T3 a publish
 //! costs nothing for subscriptions that do not wait for data.
 //! Failure: a log that is fenced or closed closes the topic's clients; the owner is told by [`TopicEvents`].
-//! Must never know: sockets, policies (only numbers), regions.
+//! Must never know: sockets, policies (only numbers), regions but by id.
 
 mod admin;
 mod compacting;
@@ -24,6 +24,7 @@ mod lifecycle;
 mod origins;
 mod producing;
 mod quota;
+mod replicated;
 mod seeking;
 mod stats;
 mod subscription;
@@ -111,6 +112,7 @@ pub struct PersistentTopic {
     /// A snapshot of the deduplication marks is being written.
     snapshotting: AtomicBool,
     origins: origins::OriginsState,
+    sharing: replicated::Sharing,
     closed: AtomicBool,
     terminated: AtomicBool,
     /// Bits of the quotas that are exceeded.
@@ -207,6 +209,7 @@ impl PersistentTopic {
             compacting: Mutex::new(None),
             snapshotting: AtomicBool::new(false),
             origins: origins::OriginsState::default(),
+            sharing: replicated::Sharing::default(),
             closed: AtomicBool::new(false),
             quota_exceeded: AtomicU8::new(0),
             dispatch_limit: OnceLock::new(),

@@ -31,6 +31,12 @@ impl PersistentTopic {
             return Err(failed(&"Failed to fence subscription"));
         }
         let result = self.reset_cursor(subscription, to).await;
+        self.lift_fence(subscription);
+        result.map_err(|error| failed(&error))
+    }
+
+    /// Lets consumers in again after a move.
+    pub(super) fn lift_fence(&self, subscription: &Subscription) {
         {
             let mut state = subscription.state.lock();
             let last_confirmed = self.log.last_confirmed();
@@ -41,7 +47,6 @@ impl PersistentTopic {
             }
         }
         self.unfenced.notify_waiters();
-        result.map_err(|error| failed(&error))
     }
 
     /// Keeps consumers out and closes those that are in; `false` if that is under way already.
@@ -82,13 +87,13 @@ impl PersistentTopic {
         }
     }
 
-    async fn reset_cursor(&self, subscription: &Subscription, to: SeekTo) -> Result<(), TopicError> {
+    async fn reset_cursor(&self, subscription: &Arc<Subscription>, to: SeekTo) -> Result<(), TopicError> {
         let asked = match &to {
             SeekTo::Position(position, _) => Some(*position),
             SeekTo::PublishTime(_) => None,
         };
         let target = self.resolve(to).await?;
-        subscription.cursor.reset(target.position, target.batch_set).await?;
+        self.reset_shared(subscription, target.position, target.batch_set).await?;
         if subscription.compacted.load(Ordering::Relaxed) {
             // A time before everything kept is before the compacted view, too.
             let is_first = target.position == self.log.first_position();

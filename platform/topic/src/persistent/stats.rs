@@ -4,6 +4,7 @@ use super::PersistentTopic;
 use super::consuming::REPLICATED_PROPERTY;
 use super::producing::ProducerSide;
 use super::quota::{backlog_bytes, bytes_from};
+use super::replicated::ACKS_PROPERTY;
 use super::subscription::{Active, Peer, Subscription};
 use crate::api::{ConsumerKey, ConsumerStats, LinkStats, SubscriptionStats, TopicStats};
 use crate::dispatch::{Consumer, Dispatcher};
@@ -197,7 +198,8 @@ fn consumer_stats(active: &Active, peer: &Peer) -> Option<ConsumerStats> {
 }
 
 fn subscription_stats(subscription: &Subscription, ledgers: &[LedgerInfo]) -> SubscriptionStats {
-    let cursor = subscription.cursor.info();
+    let mut cursor = subscription.cursor.info();
+    cursor.properties.remove(ACKS_PROPERTY);
     let state = subscription.state.lock();
     let active = state.active.as_deref();
     let consumers: Vec<ConsumerStats> = active
@@ -243,6 +245,7 @@ fn subscription_stats(subscription: &Subscription, ledgers: &[LedgerInfo]) -> Su
         unreadable: state.unreadable.is_some(),
         consumers,
         cursor: Some(cursor),
+        acks: subscription.share().map(|share| Box::new(share.stats())),
     }
 }
 

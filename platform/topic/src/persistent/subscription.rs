@@ -11,12 +11,13 @@
 
 use super::PersistentTopic;
 use super::entries::{Sorted, View, sort_out};
+use super::replicated::Share;
 use crate::api::{ClientSink, ConsumerKey, SubscribeRequest, SubscriptionType};
 use crate::dispatch::{Dispatcher, Effect};
 use crate::rates::Rate;
 use meridian_managed_ledger::{AckPosition, Cursor, LogEntry, LogError};
 use meridian_types::{Classify, ErrorClass, Position};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,6 +131,8 @@ pub(super) struct Subscription {
     pub(super) view_start: Mutex<Option<Box<(Position, Position)>>>,
     /// In the topic's list of those to call when something is confirmed.
     pub(super) listed: AtomicBool,
+    /// If its acknowledgements are shared with other regions.
+    share: RwLock<Option<Arc<Share>>>,
     pub(super) state: Mutex<State>,
     /// Serialises the properties that acks bring.
     pub(super) ack_properties: tokio::sync::Mutex<()>,
@@ -145,6 +148,7 @@ impl Subscription {
             compacted: AtomicBool::new(false),
             view_start: Mutex::new(None),
             listed: AtomicBool::new(false),
+            share: RwLock::new(None),
             state: Mutex::new(State {
                 active: None,
                 fenced: false,
@@ -158,6 +162,14 @@ impl Subscription {
             }),
             ack_properties: tokio::sync::Mutex::new(()),
         })
+    }
+
+    pub(super) fn share(&self) -> Option<Arc<Share>> {
+        self.share.read().clone()
+    }
+
+    pub(super) fn set_share(&self, share: Option<Arc<Share>>) {
+        *self.share.write() = share;
     }
 
     /// Runs `event` on the dispatcher, if there is one, and then everything that follows from it.
@@ -233,7 +245,14 @@ impl Subscription {
     ) -> Option<Sorted> {
         let sub_type = state.active.as_ref()?.core.sub_type();
         let view = View { sub_type, highest_acked: state.highest_acked, first_kept: self.first_kept(topic) };
-        let sorted = sort_out(entries, view, &self.cursor);
+        let sorted = match self.share() {
+            None => sort_out(entries, view, &self.cursor, None),
+            Some(share) => share.with_elsewhere(|elsewhere| sort_out(entries, view, &self.cursor, Some(elsewhere))),
+        };
+        if !sorted.elsewhere.is_empty() {
+            self.cursor.ack(&sorted.elsewhere);
+            state.highest_acked = topic.log.last_confirmed();
+        }
         if let Some(last) = sorted.markers.last() {
             let whole =
                 |position: &Position| AckPosition { position: *position, unacked_batch_indexes: None, messages: 0 };

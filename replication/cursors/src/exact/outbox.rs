@@ -88,6 +88,11 @@ impl Outbox {
         self.everything || !self.fresh.is_empty() || self.relay_due(relay_before_ms)
     }
 
+    /// Something is held back and not due yet.
+    pub(super) fn holds_back(&self, relay_before_ms: Option<u64>) -> bool {
+        self.relay_since_ms.is_some() && !self.relay_due(relay_before_ms)
+    }
+
     fn relay_due(&self, before_ms: Option<u64>) -> bool {
         self.relay_since_ms.zip(before_ms).is_some_and(|(since_ms, before_ms)| since_ms <= before_ms)
     }

@@ -83,6 +83,11 @@ impl SharedAcks {
         Self { own, state, limits, peers: BTreeMap::new(), refusing_since_ms: None, refused_total: 0 }
     }
 
+    /// Its bounds.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// What is known.
     pub fn state(&self) -> &AckState {
         &self.state
@@ -153,6 +158,11 @@ impl SharedAcks {
     pub fn raise(&mut self, cut: &AckState, at_ms: u64) -> Epoch {
         let epoch = self.state.epoch().next(at_ms, self.own);
         self.replace(cut.under(epoch), at_ms)
+    }
+
+    /// Begins with an epoch that is given: a subscription of which nothing is known was created.
+    pub fn begin(&mut self, cut: &AckState, epoch: Epoch) {
+        self.replace(cut.under(epoch), epoch.at_ms);
     }
 
     /// The subscription is deleted: a tombstone under a new epoch.
@@ -239,6 +249,12 @@ impl SharedAcks {
     pub fn wants(&self, peer: RegionId, now_ms: u64) -> bool {
         let before_ms = now_ms.checked_sub(self.limits.relay_after_ms);
         self.peers.get(&peer).is_some_and(|outbox| outbox.wants(before_ms))
+    }
+
+    /// Whether time alone will make something due: what is passed on to others after a while.
+    pub fn holds_back(&self, now_ms: u64) -> bool {
+        let before_ms = now_ms.checked_sub(self.limits.relay_after_ms);
+        self.peers.values().any(|outbox| outbox.holds_back(before_ms))
     }
 
     /// The next part to send to a peer, with the version to confirm; `None` if there is nothing or too much is in flight.

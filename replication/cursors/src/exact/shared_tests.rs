@@ -96,6 +96,7 @@ fn news_of_one_peer_reach_another_after_a_while() {
     b.author(&part(&b, &[(B, 1, 5)]), 20).unwrap();
     talk(&mut b, &mut a, 20);
     assert_eq!(a.take(C, 21), None);
+    assert!(a.holds_back(21) && !a.holds_back(20 + Limits::default().relay_after_ms));
     assert_eq!(talk(&mut a, &mut c, 20 + Limits::default().relay_after_ms), 1);
     assert_eq!(c.ackedness(origin(B), at(1, 5)), Ackedness::Whole);
     // It does not come back to where it came from.
