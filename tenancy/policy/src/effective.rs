@@ -165,6 +165,8 @@ pub struct EffectivePolicies {
     pub deduplication: bool,
     /// Producers are the same in all regions.
     pub global_producers: bool,
+    /// Acknowledgements of all durable subscriptions are shared between regions.
+    pub replicate_subscription_state: bool,
     /// Its marks are stored so often, in seconds.
     pub deduplication_snapshot_s: u32,
     /// How the topic is stored.
@@ -238,6 +240,10 @@ pub fn resolve(topic: Option<&TopicPolicies>, namespace: &Policies, broker: &Bro
         backlog_age_policy: age.policy.unwrap_or(broker.backlog_policy),
         deduplication: topic.deduplication_enabled.or(namespace.deduplication_enabled).unwrap_or(broker.deduplication),
         global_producers: topic.global_producers.or(namespace.global_producers).unwrap_or(false),
+        replicate_subscription_state: topic
+            .replicate_subscription_state
+            .or(namespace.replicate_subscription_state)
+            .unwrap_or(false),
         deduplication_snapshot_s: levels.deduplication_snapshot_s(),
         persistence: levels.persistence().clone(),
         max_producers: limit(topic.max_producers, namespace.max_producers_per_topic, broker.max_producers),

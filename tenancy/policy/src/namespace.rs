@@ -270,6 +270,9 @@ pub struct Policies {
     /// Producers are the same in all regions: one that goes on in another region is deduplicated there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_producers: Option<bool>,
+    /// Acknowledgements of all durable subscriptions are shared between regions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicate_subscription_state: Option<bool>,
     /// Marks of deduplication are stored so often, in seconds.
     #[serde(
         default,

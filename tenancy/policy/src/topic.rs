@@ -45,6 +45,9 @@ pub struct TopicPolicies {
     /// Producers are the same in all regions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_producers: Option<bool>,
+    /// Acknowledgements of all durable subscriptions are shared between regions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicate_subscription_state: Option<bool>,
     /// Marks of deduplication are stored so often, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deduplication_snapshot_interval_seconds: Option<u32>,

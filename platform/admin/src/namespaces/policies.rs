@@ -51,6 +51,7 @@ const TABLE: &[Line] = &[
     ),
     field!("deduplication", deduplication_enabled),
     field!("globalProducers", global_producers),
+    field!("replicateSubscriptionState", replicate_subscription_state),
     field!("encryptionRequired", encryption_required),
     field!("delayedDelivery", delayed_delivery_policies),
     field!("inactiveTopicPolicies", inactive_topic_policies),

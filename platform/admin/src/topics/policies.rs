@@ -55,6 +55,8 @@ const TABLE: &[Line] = &[
     )
     .applied_by(|all| shown(&all.deduplication_snapshot_s)),
     field!("globalProducers", global_producers).applied_by(|all| shown(&all.global_producers)),
+    field!("replicateSubscriptionState", replicate_subscription_state)
+        .applied_by(|all| shown(&all.replicate_subscription_state)),
     field!("deduplicationEnabled", deduplication_enabled).applied_by(|all| shown(&all.deduplication)),
     field!("delayedDelivery", delayed_delivery).applied_by(|all| shown(&all.delayed_delivery)),
     field!("inactiveTopicPolicies", inactive_topic_policies).applied_by(|all| shown(&all.inactive_topics)),

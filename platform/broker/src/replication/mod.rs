@@ -9,12 +9,14 @@
 //! Failure: what can't be done is tried again after a pause; until then the link's state says why.
 //! Must never know: sessions, frames, what a link sends.
 
+mod acks;
 mod figures;
 mod http;
 mod linker;
 mod plan;
 mod scan;
 
+pub use acks::{AckExchange, AckLink, AckTopics};
 pub use figures::ReplicationFigures;
 pub use linker::RegionLinker;
 pub use plan::remotes;

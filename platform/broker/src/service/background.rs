@@ -103,6 +103,7 @@ impl BrokerService {
         topic.set_gate(self.gate_of(topic.name()));
         self.factory.set_log_settings(topic.name(), &settings.log);
         self.replication.follow(topic.name());
+        self.share_acks(topic);
     }
 
     async fn delete_inactive(self: &Arc<Self>) {

@@ -4,6 +4,7 @@
 //! Failure: every call answers a typed [`BrokerError`]; waits have the deadlines of [`BrokerConfig`].
 //! Must never know: frames, HTTP.
 
+mod acks;
 mod background;
 mod create;
 mod delete;
@@ -31,7 +32,7 @@ use crate::error::BrokerError;
 use crate::factory::TopicFactory;
 use crate::listener::ConnectionCounts;
 use crate::metrics::BrokerMetrics;
-use crate::replication::{Linker, NoLinks, Replication, Surroundings};
+use crate::replication::{AckExchange, Linker, NoLinks, Replication, Surroundings};
 use crate::schema::SchemaRegistry;
 use bytes::Bytes;
 use meridian_failover::FailoverService;
@@ -118,6 +119,7 @@ pub struct BrokerService {
     replication: Arc<Replication>,
     failover: OnceLock<Arc<FailoverService>>,
     replayer: OnceLock<Arc<dyn Replayer>>,
+    acks: Arc<AckExchange>,
     topics: Arc<topic_map::TopicMap>,
     loads: Semaphore,
     lookups: Semaphore,
@@ -158,10 +160,12 @@ impl BrokerService {
         let stop_limit = Duration::from_millis(settings.stop_limit_ms.max(1));
         let replication =
             Replication::new(parts.config.cluster.clone(), start_at, stop_limit, Arc::new(around), linker);
+        let acks = AckExchange::new(&parts.config.cluster);
         Ok(Arc::new(Self {
             replication,
             failover: OnceLock::new(),
             replayer: OnceLock::new(),
+            acks,
             loads: Semaphore::new(parts.config.max_concurrent_topic_loads as usize),
             lookups: Semaphore::new(parts.config.session.max_concurrent_lookups as usize),
             access: parts.access,

@@ -40,6 +40,7 @@ impl BrokerService {
             tokio::spawn(collect_tombstones(Arc::downgrade(&self.registry))),
         ];
         self.tasks.lock().extend(tasks);
+        self.attach_acks(&link);
         let attached = self.link.set(AttachedLink { link, url });
         debug_assert!(attached.is_ok(), "a link is attached once");
     }

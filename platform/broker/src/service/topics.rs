@@ -126,6 +126,8 @@ impl BrokerService {
         topic.set_gate(self.gate_of(name));
         // Before anybody publishes: a new topic's first message must be in front of no link's cursor.
         self.replication.followed(name).await;
+        // Before any consumer: what other regions acked must not be delivered.
+        self.share_acks(&topic);
         Ok(topic)
     }
 }
