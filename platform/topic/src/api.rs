@@ -1,7 +1,7 @@
 //! The words and calls between a session (or the admin API) and a topic.
 
 use crate::compaction::{CompactionFigures, CompactionStatus};
-use crate::sharing::{AckShareStats, AckSharing};
+use crate::sharing::{AckShareStats, AckSharing, SnapshotSharing};
 use bytes::Bytes;
 use meridian_managed_ledger::{CursorInfo, LogEntry, LogError, LogInfo};
 use meridian_types::{Classify, ErrorClass, Position, TopicName};
@@ -681,6 +681,10 @@ pub trait TopicHandle: Send + Sync {
     fn trim(&self) -> BoxFuture<'_, Result<(), TopicError>>;
     /// Acknowledgements shared with other regions; `None` = this topic stores nothing.
     fn ack_sharing(&self) -> Option<Arc<dyn AckSharing>> {
+        None
+    }
+    /// Replicated subscriptions towards Pulsar clusters; `None` = this topic stores nothing.
+    fn snapshot_sharing(&self) -> Option<Arc<dyn SnapshotSharing>> {
         None
     }
     /// Unloads: closes clients, flushes, closes the log. Idempotent.

@@ -31,4 +31,6 @@ pub use clock::{Clock, SystemClock};
 pub use nonpersistent::NonPersistentTopic;
 pub use persistent::{ACK_PROPERTY_PREFIX, PersistentTopic, TopicDeps, TopicEvents, log_name};
 pub use rates::BrokerLimits;
-pub use sharing::{AckListener, AckPart, AckRefusal, AckSetup, AckShareStats, AckSharing};
+pub use sharing::{
+    AckListener, AckPart, AckRefusal, AckSetup, AckShareStats, AckSharing, SnapshotSetup, SnapshotSharing,
+};

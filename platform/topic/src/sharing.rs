@@ -10,7 +10,8 @@
 use crate::api::BoxFuture;
 use bytes::Bytes;
 use meridian_cursors::exact::{Lag, Limits};
-use meridian_types::{RegionId, TopicName};
+use meridian_cursors::snapshot::{Figures, RoundsConfig};
+use meridian_types::{Position, RegionId, TopicName};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -74,6 +75,31 @@ pub struct AckShareStats {
     pub refused_total: u64,
     /// How far each peer is behind.
     pub peers: Vec<(RegionId, Lag)>,
+}
+
+/// What replicated subscriptions towards Apache Pulsar clusters need to know, told each second.
+#[derive(Debug, Clone)]
+pub struct SnapshotSetup {
+    /// This region's name.
+    pub own: String,
+    /// The Pulsar clusters that the topic is replicated to.
+    pub remotes: BTreeSet<String>,
+    /// All of them are connected.
+    pub connected: bool,
+    /// Times and bounds.
+    pub rounds: RoundsConfig,
+    /// Snapshots kept per subscription.
+    pub cached: usize,
+}
+
+/// Snapshots of subscriptions (PIP-33) of one topic.
+pub trait SnapshotSharing: Send + Sync {
+    /// Once a second while the topic has Pulsar clusters around.
+    fn tick_snapshots(&self, setup: SnapshotSetup);
+    /// A marker that came from a Pulsar cluster, by the number of its kind; `position` is its place here.
+    fn subscription_marker(&self, setup: SnapshotSetup, kind: i32, entry: Bytes, position: Position);
+    /// What happened so far; `None` = nothing to do with Pulsar clusters.
+    fn snapshot_figures(&self) -> Option<Figures>;
 }
 
 /// The acknowledgements of one topic. See the head of the file.

@@ -172,7 +172,7 @@ impl PersistentTopic {
     }
 
     /// The last entry that a client may see.
-    async fn last_dispatchable(&self) -> Result<Option<LogEntry>, TopicError> {
+    pub(super) async fn last_dispatchable(&self) -> Result<Option<LogEntry>, TopicError> {
         let mut position = self.log.last_confirmed();
         for _ in 0..MARKERS_SKIPPED_MAX {
             let Some(entry) = self.entry_at(position).await? else { return Ok(None) };

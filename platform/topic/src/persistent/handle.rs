@@ -7,7 +7,7 @@ use crate::api::{
     Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits, TopicStats, Unsettled,
 };
 use crate::compaction::CompactionStatus;
-use crate::sharing::AckSharing;
+use crate::sharing::{AckSharing, SnapshotSharing};
 use meridian_managed_ledger::LogEntry;
 use meridian_types::{Position, TopicName};
 use std::collections::BTreeMap;
@@ -88,6 +88,10 @@ impl TopicHandle for PersistentTopic {
 
     fn ack_sharing(&self) -> Option<Arc<dyn AckSharing>> {
         self.me.upgrade().map(|topic| topic as Arc<dyn AckSharing>)
+    }
+
+    fn snapshot_sharing(&self) -> Option<Arc<dyn SnapshotSharing>> {
+        self.me.upgrade().map(|topic| topic as Arc<dyn SnapshotSharing>)
     }
 
     fn set_limits(&self, limits: TopicLimits) {

@@ -26,6 +26,7 @@ mod producing;
 mod quota;
 mod replicated;
 mod seeking;
+mod snapshots;
 mod stats;
 mod subscription;
 mod throttling;
@@ -113,6 +114,7 @@ pub struct PersistentTopic {
     snapshotting: AtomicBool,
     origins: origins::OriginsState,
     sharing: replicated::Sharing,
+    snapshots: snapshots::Snapshots,
     closed: AtomicBool,
     terminated: AtomicBool,
     /// Bits of the quotas that are exceeded.
@@ -210,6 +212,7 @@ impl PersistentTopic {
             snapshotting: AtomicBool::new(false),
             origins: origins::OriginsState::default(),
             sharing: replicated::Sharing::default(),
+            snapshots: snapshots::Snapshots::default(),
             closed: AtomicBool::new(false),
             quota_exceeded: AtomicU8::new(0),
             dispatch_limit: OnceLock::new(),

@@ -268,10 +268,12 @@ impl PersistentTopic {
             self.answers.lock().push_back(LogAnswer::Appended(entries.to_vec()));
         }
         self.handle_answers();
+        self.markers_stored(entries);
         self.announce_data();
     }
 
     pub(super) fn append_failed(&self, tokens: &[u64], error: &LogError) {
+        self.markers_failed(tokens);
         self.answers.lock().push_back(LogAnswer::Failed(tokens.to_vec(), error.clone()));
         self.handle_answers();
         if error.class() == ErrorClass::Fenced {

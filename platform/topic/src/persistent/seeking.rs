@@ -93,6 +93,7 @@ impl PersistentTopic {
             SeekTo::PublishTime(_) => None,
         };
         let target = self.resolve(to).await?;
+        self.snapshots.forget(&subscription.name);
         self.reset_shared(subscription, target.position, target.batch_set).await?;
         if subscription.compacted.load(Ordering::Relaxed) {
             // A time before everything kept is before the compacted view, too.
