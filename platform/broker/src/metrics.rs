@@ -7,7 +7,8 @@
 use crate::replication::ReplicationFigures;
 use crate::service::BrokerService;
 use meridian_topic::rates::total;
-use meridian_topic::{LinkStats, SubscriptionStats, TopicStats};
+use meridian_topic::{AckShareStats, LinkStats, SubscriptionStats, TopicStats};
+use meridian_types::RegionId;
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -103,6 +104,11 @@ impl BrokerService {
             *per_namespace.entry(namespace).or_default() += 1.0;
             let stats = topic.stats();
             add_topic(&mut families, &labels, &stats);
+            for one in &stats.subscriptions {
+                let Some(acks) = &one.acks else { continue };
+                let labels = format!("{labels},subscription=\"{}\"", escaped(&one.name));
+                add_acks(&mut families, &labels, acks, &|region| self.region_name(region));
+            }
             for link in self.replication().figures(name) {
                 let inbound = stats.links.iter().find(|one| one.region == link.remote);
                 add_link(&mut families, &labels, &link, inbound);
@@ -219,6 +225,21 @@ fn add_subscription(families: &mut Families, labels: &str, stats: &SubscriptionS
     ];
     for (name, value) in figures {
         families.add(name, labels, value);
+    }
+}
+
+/// What other regions do not know yet of a subscription's acknowledgements, and what this one can't take.
+fn add_acks(families: &mut Families, labels: &str, acks: &AckShareStats, name: &dyn Fn(RegionId) -> String) {
+    families.add("meridian_subscription_acks_state_bytes", labels, acks.state_bytes as f64);
+    families.add("meridian_subscription_acks_refused_total", labels, acks.refused_total as f64);
+    let refusing = acks.refusing_since_ms.is_some();
+    families.add("meridian_subscription_acks_over_limit", labels, f64::from(u8::from(refusing)));
+    let now_ms = crate::service::now_ms();
+    for (region, lag) in &acks.peers {
+        let labels = format!("{labels},remote_cluster=\"{}\"", escaped(&name(*region)));
+        let behind_ms = lag.since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
+        families.add("meridian_subscription_acks_lag_seconds", &labels, behind_ms as f64 / 1e3);
+        families.add("meridian_subscription_acks_lag_entries", &labels, lag.entries as f64);
     }
 }
 

@@ -165,7 +165,7 @@ pub fn topic_stats(state: &AdminState, topic: &TopicName, stats: &TopicStats, sh
     let publishers: Vec<Value> =
         if shown.publishers { stats.producers.iter().map(publisher).collect() } else { Vec::new() };
     let subscriptions: Map<String, Value> =
-        stats.subscriptions.iter().map(|one| (one.name.clone(), subscription(one, shown))).collect();
+        stats.subscriptions.iter().map(|one| (one.name.clone(), subscription(one, shown, state))).collect();
     let ranges: u64 =
         stats.subscriptions.iter().filter_map(|one| one.cursor.as_ref()).map(|one| one.acked_range_count).sum();
     json!({
@@ -252,7 +252,31 @@ fn type_name(kind: SubscriptionType) -> &'static str {
     }
 }
 
-fn subscription(one: &SubscriptionStats, shown: Shown) -> Value {
+/// What other regions know of a subscription's acknowledgements; `null` if they are not shared.
+fn shared_acks(one: &SubscriptionStats, state: &AdminState) -> Value {
+    let Some(acks) = &one.acks else { return Value::Null };
+    let peers = acks.peers.iter().map(|(region, lag)| {
+        json!({
+            "cluster": state.service.region_name(*region),
+            "entriesNotConfirmed": lag.entries,
+            "notConfirmedSince": lag.since_ms,
+            "needsEverything": lag.everything,
+        })
+    });
+    let peers: Vec<Value> = peers.collect();
+    json!({
+        "epoch": acks.epoch,
+        "applied": acks.applied,
+        "scatteredEntries": acks.scattered_entries,
+        "stateBytes": acks.state_bytes,
+        "limitBytes": acks.limit_bytes,
+        "refusingSince": acks.refusing_since_ms,
+        "refusedTotal": acks.refused_total,
+        "peers": peers,
+    })
+}
+
+fn subscription(one: &SubscriptionStats, shown: Shown, state: &AdminState) -> Value {
     let consumers: Vec<Value> = if shown.consumers { one.consumers.iter().map(consumer).collect() } else { Vec::new() };
     let properties = one.cursor.as_ref().map(|cursor| given_properties(cursor)).unwrap_or_default();
     let ranges = one.cursor.as_ref().map_or(0, |cursor| cursor.acked_range_count);
@@ -294,6 +318,7 @@ fn subscription(one: &SubscriptionStats, shown: Shown) -> Value {
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
         "subscriptionProperties": properties,
+        "sharedAcks": shared_acks(one, state),
         "filterProcessedMsgCount": 0,
         "filterAcceptedMsgCount": 0,
         "filterRejectedMsgCount": 0,

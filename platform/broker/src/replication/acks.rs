@@ -121,6 +121,11 @@ impl AckExchange {
         });
     }
 
+    /// The name of a region that takes part somewhere.
+    pub fn name_of(&self, region: RegionId) -> Option<String> {
+        self.names.read().get(&region).cloned()
+    }
+
     fn open(&self, name: &TopicName) -> Option<Arc<dyn AckSharing>> {
         self.topics.get()?.open(name)?.ack_sharing()
     }

@@ -4,7 +4,7 @@ use super::*;
 use meridian_managed_ledger::LogSettings;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_policy::{BrokerDefaults, Policies, TopicPolicies, resolve};
-use meridian_topic::{Clock, PersistentTopic, SeekTo, TopicDeps, TopicEvents};
+use meridian_topic::{BrokerLimits, Clock, PersistentTopic, SeekTo, TopicDeps, TopicEvents};
 use meridian_types::Position;
 use std::time::Instant;
 
@@ -76,6 +76,8 @@ impl Side {
             quota_check_ms: 1000,
             close_deadline_ms: 5000,
             fence_deadline_ms: 5000,
+            compaction_check_ms: 1000,
+            limits: BrokerLimits::default(),
         });
         let limits = crate::config::default_topic_limits();
         let opened = PersistentTopic::open(topic_name(), &region.broker(), LogSettings::default(), limits, deps).await;
@@ -175,6 +177,7 @@ async fn nonsense_is_refused() {
         full: false,
         payload: payload.into(),
     };
-    let outcomes = east.exchange.apply("west", vec![delta("persistent://a", &[]), delta(topic_name().as_str(), &[7])]).await;
+    let outcomes =
+        east.exchange.apply("west", vec![delta("persistent://a", &[]), delta(topic_name().as_str(), &[7])]).await;
     assert!(outcomes.iter().all(|one| matches!(one, AckOutcome::Refused(_))), "{outcomes:?}");
 }

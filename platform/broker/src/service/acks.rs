@@ -6,7 +6,7 @@ use crate::replication::{AckLink, AckTopics};
 use meridian_link::RegionLink;
 use meridian_topic::TopicHandle;
 use meridian_topic::api::BoxFuture;
-use meridian_types::TopicName;
+use meridian_types::{RegionId, TopicName};
 use std::sync::{Arc, Weak};
 
 /// The open topics of a broker.
@@ -36,6 +36,11 @@ impl BrokerService {
         let calls: Arc<dyn AckLink> = link.clone();
         self.acks.connect(Arc::new(TopicsOf(Arc::downgrade(self))), Arc::downgrade(&calls));
         link.set_acks(self.acks.clone());
+    }
+
+    /// The name of a region, its number if it is not known.
+    pub fn region_name(&self, region: RegionId) -> String {
+        self.acks.name_of(region).unwrap_or_else(|| region.0.to_string())
     }
 
     /// Tells a topic which regions its subscriptions are shared with.

@@ -93,7 +93,7 @@ impl PersistentTopic {
         work.generation = None;
         share.set_applied(&mut work, true);
         self.add_share(share.clone(), Some(subscription), &setup);
-        self.store(subscription, &share, &mut work).await?;
+        self.store_acks(subscription, &share, &mut work).await?;
         self.drop_tombstone(&subscription.name).await
     }
 
@@ -121,13 +121,13 @@ impl PersistentTopic {
         share.acks.lock().raise(&cut, self.now_ms());
         share.set_applied(&mut work, false);
         let failed = |error: TopicError| LogError::Corrupt(format!("the new epoch can't be stored: {error}"));
-        self.store(subscription, &share, &mut work).await.map_err(failed)?;
+        self.store_acks(subscription, &share, &mut work).await.map_err(failed)?;
         subscription.cursor.reset(to, batch_set).await?;
         work.authored = acks_from(subscription.cursor.mark_delete());
         work.generation = None;
         share.set_applied(&mut work, true);
         self.restart_index_before(to);
-        self.store(subscription, &share, &mut work).await.map_err(failed)?;
+        self.store_acks(subscription, &share, &mut work).await.map_err(failed)?;
         self.sharing.wake();
         Ok(())
     }
@@ -184,7 +184,7 @@ impl PersistentTopic {
         work.reapply = true;
         share.set_applied(work, true);
         self.restart_index_before(subscription.cursor.read_start());
-        self.store(subscription, share, work).await?;
+        self.store_acks(subscription, share, work).await?;
         self.lift_fence(subscription);
         Ok(())
     }

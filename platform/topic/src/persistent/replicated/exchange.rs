@@ -134,7 +134,7 @@ impl PersistentTopic {
 
     async fn store_known(&self, share: &Share, work: &mut Work) -> Result<(), AckRefusal> {
         match self.subscription(&share.name) {
-            Some(subscription) => self.store(&subscription, share, work).await.map_err(later),
+            Some(subscription) => self.store_acks(&subscription, share, work).await.map_err(later),
             None if share.is_deleted() => self.store_tombstone(share).await.map_err(later),
             None => Err(AckRefusal::Later("the subscription is being created".to_owned())),
         }
@@ -163,7 +163,7 @@ impl PersistentTopic {
             }
         };
         subscription.set_share(Some(share.clone()));
-        self.store(&subscription, share, work).await.map_err(later)?;
+        self.store_acks(&subscription, share, work).await.map_err(later)?;
         self.drop_tombstone(&share.name).await.map_err(later)
     }
 }

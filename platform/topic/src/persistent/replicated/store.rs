@@ -68,7 +68,7 @@ impl PersistentTopic {
     }
 
     /// Stores a share's state; durable when this returns.
-    pub(super) async fn store(
+    pub(super) async fn store_acks(
         &self,
         subscription: &Subscription,
         share: &Share,
@@ -94,7 +94,7 @@ impl PersistentTopic {
         work: &mut Work,
     ) -> Result<(), TopicError> {
         if work.dirty && self.now_ms() >= work.stored_ms.saturating_add(STORE_EVERY_MS) {
-            self.store(subscription, share, work).await?;
+            self.store_acks(subscription, share, work).await?;
         }
         Ok(())
     }
