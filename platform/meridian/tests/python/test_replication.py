@@ -192,7 +192,6 @@ def test_messages_go_only_where_they_are_meant_to_go(pair, clients):
     producer.send(b"all")
     producer.send(b"west only", replication_clusters=["west"])
     producer.send(b"east", replication_clusters=["east", "west"])
-    producer.disable = None
     assert texts(receive(consumer, 2)) == ["all", "east"]
     wait_until(lambda: copied(pair.west, topic, "east"), 10, "an empty backlog")
 
@@ -237,7 +236,8 @@ def test_replication_is_switched_on_and_off_while_traffic_runs(pair, clients):
     wait_until(lambda: copied(pair.west, topic, "east"), 10, "the copy")
     admin(pair.west, "POST", policy, ["west"])
     wait_until(lambda: not admin(pair.west, "GET", f"{path_of(topic)}/stats").json()["replication"], 10, "the end of the link")
-    assert "pulsar.repl.east" not in admin(pair.west, "GET", f"{path_of(topic)}/internalStats").json()["cursors"]
+    wait_until(lambda: "pulsar.repl.east" not in admin(pair.west, "GET", f"{path_of(topic)}/internalStats").json()["cursors"], 10,
+               "the end of the cursor")
     producer.send(b"after")
     with pytest.raises(pulsar.Timeout):
         consumer.receive(1000)
@@ -430,3 +430,119 @@ def test_metrics_name_the_links(pair, clients):
         "state", "restarts_total", "gap_messages_total", "expired_before_copy_total")}
     assert expected <= names
     assert any(line.startswith("pulsar_replication_connected_count") and line.endswith(" 1") for line in lines)
+
+
+def test_b012_messages_refused_for_short_spells_are_neither_lost_nor_doubled(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    consumer = subscribe(east, topic, receiver_queue_size=5000)
+    producer = west.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    producer.send(b"x" * 200)
+    receive(consumer, 1)
+    path = f"{path_of(topic)}/maxMessageSize"
+    total, turns, received = 6000, itertools.cycle([100, 1000]), []
+    end = time.monotonic() + 120
+    next_turn = sent = 0
+    while len(received) < total and time.monotonic() < end:
+        if sent < total:
+            for _ in range(200):
+                producer.send_async(f"{sent}:".encode().ljust(200, b"x"), lambda *_: None)
+                sent += 1
+        if time.monotonic() >= next_turn:
+            admin(pair.east, "POST", path, next(turns) if len(received) < total * 0.9 or sent < total else 1000)
+            next_turn = time.monotonic() + 0.3
+        try:
+            while True:
+                message = consumer.receive(50)
+                consumer.acknowledge(message)
+                received.append(int(message.data().split(b":")[0]))
+        except pulsar.Timeout:
+            pass
+    producer.flush()
+    assert received == list(range(total)), (len(received), len(set(received)))
+    stats = link(pair.east, topic, "west")
+    assert stats["inbound"]["givenUp"] == 0, stats
+
+
+def test_b015_a_refused_schema_stops_the_link_until_it_is_accepted(pair, clients):
+    class One(pulsar.schema.Record):
+        a = pulsar.schema.Integer()
+
+    class Two(pulsar.schema.Record):
+        b = pulsar.schema.String(required=True)
+
+    One.__name__ = Two.__name__ = "Same"
+    west, east = clients
+    for region in (pair.west, pair.east):
+        admin(region, "PUT", "namespaces/geo/schemas", {"replication_clusters": ["west", "east"]}, expect=(204, 409))
+        admin(region, "PUT", "namespaces/geo/schemas/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    topic = new_topic("geo/schemas")
+    consumer = subscribe(east, topic)
+    first = west.create_producer(topic, schema=pulsar.schema.AvroSchema(One), batching_enabled=False)
+    first.send(One(a=1))
+    receive(consumer, 1)
+    admin(pair.east, "PUT", "namespaces/geo/schemas/schemaCompatibilityStrategy", "ALWAYS_INCOMPATIBLE")
+    second = west.create_producer(topic, schema=pulsar.schema.AvroSchema(Two), batching_enabled=False)
+    second.send(Two(b="x"))
+    first.send(One(a=2))
+    wait_until(lambda: link(pair.west, topic, "east")["state"].startswith("schema-blocked"), 20, "the reason")
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(1000)
+    assert link(pair.west, topic, "east")["replicationBacklog"] == 2
+    admin(pair.east, "PUT", "namespaces/geo/schemas/schemaCompatibilityStrategy", "ALWAYS_COMPATIBLE")
+    assert len(receive(consumer, 2, 60)) == 2
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the rest")
+
+
+def test_b021_a_topic_made_anew_is_copied_from_its_beginning(pair, clients):
+    west, east = clients
+    topic = new_topic()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic)
+    for i in range(20):
+        producer.send(f"old-{i}".encode())
+    receive(consumer, 20)
+    producer.close()
+    admin(pair.west, "DELETE", f"{path_of(topic)}?force=true")
+    producer = west.create_producer(topic)
+    for i in range(10):
+        producer.send(f"new-{i}".encode())
+    assert texts(receive(consumer, 10, 30)) == [f"new-{i}" for i in range(10)]
+
+
+def test_b036_a_link_that_begins_at_the_earliest_message_brings_what_is_there(make_pair):
+    pair = make_pair(replicationStartAt="earliest", defaultRetentionTimeInMinutes=10, defaultRetentionSizeInMB=100)
+    topic = new_topic("geo/later")
+    producer = pair.west.client().create_producer(topic)
+    for i in range(100):
+        producer.send(str(i).encode())
+    admin(pair.west, "POST", "namespaces/geo/later/replication", ["west", "east"])
+    consumer = subscribe(pair.east.client(), topic)
+    assert texts(receive(consumer, 100, 30)) == [str(i) for i in range(100)]
+
+
+def test_b035_b033_taking_a_region_out_frees_its_cursors(pair, clients):
+    west, _ = clients
+    for region, clusters in ((pair.west, ["west", "east"]), (pair.east, ["east"])):
+        admin(region, "PUT", "namespaces/geo/out", {"replication_clusters": clusters})
+    topics = [new_topic("geo/out") for _ in range(3)]
+    for topic in topics:
+        west.create_producer(topic).send(b"x")
+    wait_until(lambda: all(copied(pair.west, topic, "east") for topic in topics), 20, "the copies")
+    admin(pair.west, "POST", "namespaces/geo/out/replication", ["west"])
+
+    def cursors(topic):
+        return admin(pair.west, "GET", f"{path_of(topic)}/internalStats").json()["cursors"]
+
+    wait_until(lambda: not any("pulsar.repl.east" in cursors(topic) for topic in topics), 10, "the end of the cursors")
+
+
+def test_what_a_link_has_not_copied_can_be_skipped(pair, clients):
+    west, _ = clients
+    topic = new_topic()
+    admin(pair.east, "PUT", f"{path_of(topic)}/partitions", 2)
+    west.create_producer(topic).send(b"x")
+    wait_until(lambda: link(pair.west, topic, "east").get("replicationBacklog") == 1, 20, "a backlog")
+    admin(pair.west, "POST", f"{path_of(topic)}/subscription/pulsar.repl.east/skip_all", expect=(204,))
+    wait_until(lambda: link(pair.west, topic, "east")["replicationBacklog"] == 0, 10, "no backlog")
+    admin(pair.west, "POST", f"{path_of(topic)}/subscription/pulsar.repl.north/skip_all", expect=(404,))
