@@ -45,7 +45,7 @@ impl Machine {
         if duplicate && !marker && !self.proof.believes(position, peer) {
             self.announce(Notice::Unproven { position }, out);
             self.flight.settle(at, Progress::Refused);
-            self.refused = Some(format!("{position} called a duplicate though it was never sent"));
+            self.refused = Some(format!("{position} called a duplicate though it was never taken"));
             self.end(true);
             return;
         }
@@ -91,8 +91,10 @@ impl Machine {
             self.counters.refused += 1;
             let named = if peer.positions { self.flight.by_sequence(refusal.sequence_id) } else { None };
             if let Some(at) = named.or_else(|| self.flight.first_waiting()) {
-                if let Some(slot) = self.flight.slot(at).filter(|_| !refusal.undecided) {
-                    self.proof.refused(slot.position);
+                match self.flight.slot(at) {
+                    Some(slot) if refusal.undecided => self.proof.unanswered(slot.position),
+                    Some(slot) => self.proof.refused(slot.position),
+                    None => {}
                 }
                 self.flight.settle(at, Progress::Refused);
             }

@@ -130,6 +130,11 @@ impl Flight {
         self.slots.iter().position(|slot| slot.progress == Progress::Waiting && slot.sequence_id == sequence_id)
     }
 
+    /// All that wait for a receipt.
+    pub fn waiting(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.progress == Progress::Waiting)
+    }
+
     /// The oldest entry that waits.
     pub fn first_waiting(&self) -> Option<usize> {
         self.slots.iter().position(|slot| slot.progress == Progress::Waiting)

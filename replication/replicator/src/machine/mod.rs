@@ -376,7 +376,6 @@ impl Machine {
         // M6: after trouble one entry goes first.
         let calm = self.refused.is_none() && self.stalled_since_ms.is_none();
         self.window = if calm { self.config.bounds.max_waiting_entries } else { 1 };
-        self.proof.session();
         self.schemas.session();
     }
 
@@ -393,6 +392,7 @@ impl Machine {
         let queue = self.reader.front().map(|ready| (ready.position, Some(ready.first_index)));
         let (from, next_index) = flight.or(queue).unwrap_or_else(|| self.reader.place());
         self.oldest_hint_ms = self.oldest_ms();
+        self.flight.waiting().for_each(|slot| self.proof.unanswered(slot.position));
         self.flight.clear();
         self.reader.rewind(from, next_index);
         self.throttled_until_ms = None;

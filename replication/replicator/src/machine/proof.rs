@@ -4,10 +4,10 @@
 //! and stored later ones of the same pipeline, it calls the refused one a duplicate when it is sent again: believing that
 //! loses the entry. The same word comes for every entry if the source's positions begin anew below those of an earlier life.
 //!
-//! Invariants: P1 a duplicate is believed if the peer is Meridian (it says so only for what is proven stored), or if this
-//! entry was sent before and was not refused with something behind it stored; P2 under a new name nothing was ever sent.
-//! What a peer calls undecided is no refusal: it has the entry in hand, in the order of the log.
-//! Bound: what is refused is sent first again, so no more is remembered than one window holds.
+//! Invariants: P1 a duplicate is believed if the peer is Meridian (it says so only for what is proven stored), or if a send
+//! of this entry has no answer yet or belongs to an earlier life; never if all its sends were refused; P2 under a new name
+//! nothing was ever sent. What a peer calls undecided is no refusal: it has the entry in hand, in the order of the log.
+//! Bound: what was sent and is not through is sent first again, so no more is remembered than one window holds.
 //! Must never know: time, sockets.
 
 use super::words::{Peer, StartPoint};
@@ -23,10 +23,12 @@ pub struct Proof {
     refused: BTreeSet<Position>,
     /// Holes below this are from an earlier life: why is not known.
     unknown_below: Option<Position>,
-    /// Highest position that may have been sent under this name.
+    /// Highest position sent under this name.
     sent: Option<Position>,
-    /// The same when the session began.
-    sent_before: Option<Position>,
+    /// Up to here earlier lives may have sent.
+    earlier_up_to: Option<Position>,
+    /// Sent in an earlier session, without an answer.
+    unanswered: BTreeSet<Position>,
 }
 
 impl Proof {
@@ -38,13 +40,9 @@ impl Proof {
             refused: BTreeSet::new(),
             unknown_below: start.highest_acked,
             sent,
-            sent_before: sent,
+            earlier_up_to: sent,
+            unanswered: BTreeSet::new(),
         }
-    }
-
-    /// A session begins.
-    pub fn session(&mut self) {
-        self.sent_before = self.sent;
     }
 
     /// From now on under a name that the remote never saw (P2).
@@ -57,6 +55,12 @@ impl Proof {
         self.stored = None;
         self.unknown_below = None;
         self.refused.clear();
+        self.earlier_up_to = self.earlier_up_to.max(self.sent);
+    }
+
+    /// A session ends, or has said that it can't tell, and this entry has no answer.
+    pub fn unanswered(&mut self, position: Position) {
+        self.unanswered.insert(position);
     }
 
     /// An entry was refused.
@@ -73,6 +77,7 @@ impl Proof {
     pub fn stored(&mut self, position: Position) {
         self.stored = self.stored.max(Some(position));
         self.refused.remove(&position);
+        self.unanswered.remove(&position);
     }
 
     /// Whether the peer would call an entry a duplicate although it refused it: later ones are stored.
@@ -84,7 +89,8 @@ impl Proof {
 
     /// Whether the word *duplicate* proves that the entry is there (P1).
     pub fn believes(&self, position: Position, peer: Peer) -> bool {
-        peer.meridian || !peer.positions || self.sent_before.is_some_and(|sent| position <= sent)
+        let earlier = self.earlier_up_to.is_some_and(|up_to| position <= up_to);
+        peer.meridian || !peer.positions || earlier || self.unanswered.contains(&position)
     }
 }
 
@@ -113,13 +119,18 @@ mod tests {
     }
 
     #[test]
-    fn sent_in_an_earlier_session_is_a_proof() {
+    fn only_a_send_without_an_answer_may_have_been_stored() {
         let mut proof = Proof::default();
-        proof.session();
         proof.sent(at(3));
         assert!(!proof.believes(at(3), PULSAR), "sent once");
-        proof.session();
+        proof.refused(at(3));
+        assert!(!proof.believes(at(3), PULSAR), "refused");
+        proof.unanswered(at(3));
         assert!(proof.believes(at(3), PULSAR) && !proof.believes(at(4), PULSAR));
+        let mut moved = Proof::default();
+        moved.sent(at(6));
+        moved.moved();
+        assert!(moved.believes(at(6), PULSAR) && !moved.believes(at(7), PULSAR));
         proof.renamed();
         assert!(!proof.believes(at(3), PULSAR));
     }

@@ -282,11 +282,24 @@ fn what_was_never_sent_is_not_believed_to_be_a_duplicate() {
     s.opened(PULSAR);
     assert_eq!(s.read(Script::plain(0..2)), "read 1:2 x8; send 1:0 1:1");
     assert_eq!(s.receipt(0, DUPLICATE), "Unproven { position: 1:0 }");
-    assert_eq!(s.state(), "refused: 1:0 called a duplicate though it was never sent");
+    assert_eq!(s.state(), "refused: 1:0 called a duplicate though it was never taken");
     assert_eq!(s.receipt(1, DUPLICATE), "Unproven { position: 1:1 }; close #1; read 1:0 x1");
     assert_eq!(s.closed_and_reopened(100, PULSAR), "; open #2 as 1000; ");
     let mut s = Script::sending(MERIDIAN, 0..1);
     assert_eq!(s.receipt(0, DUPLICATE), "ack 1:0", "a Meridian region says so only of what it has");
+}
+
+/// All sends of it were refused: it can't be there, whatever the peer's marks say.
+#[test]
+fn b012_what_was_only_refused_is_not_believed_to_be_a_duplicate() {
+    let mut s = Script::with(bounds(), LinkLimits::default(), None);
+    s.start(true);
+    s.opened(PULSAR);
+    assert_eq!(s.read(Script::plain(0..1)), "read 1:1 x8; send 1:0");
+    assert_eq!(s.refuse(0..1, "too large"), "close #1; read 1:0 x1");
+    s.closed_and_reopened(100, PULSAR);
+    assert_eq!(s.read(Script::plain(0..1)), "read 1:1 x2; send 1:0");
+    assert_eq!(s.receipt(0, DUPLICATE), "Unproven { position: 1:0 }; close #2; read 1:0 x1");
 }
 
 #[test]
