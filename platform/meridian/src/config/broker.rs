@@ -89,11 +89,7 @@ pub fn defaults(settings: &Settings) -> BrokerDefaults {
         max_topics: small(settings, Key::MaxTopicsPerNamespace),
         max_unacked_per_consumer: small(settings, Key::MaxUnackedMessagesPerConsumer),
         max_unacked_per_subscription: small(settings, Key::MaxUnackedMessagesPerSubscription),
-        delayed_delivery: DelayedDelivery {
-            active: settings.switch(Key::DelayedDeliveryEnabled),
-            tick_time: settings.count(Key::DelayedDeliveryTickTimeMillis).max(1),
-            max_delivery_delay_in_millis: settings.count(Key::DelayedDeliveryMaxDelayInMillis),
-        },
+        delayed_delivery: delayed_delivery(settings),
         inactive_topics: InactiveTopics {
             inactive_topic_delete_mode: match settings.text(Key::BrokerDeleteInactiveTopicsMode) {
                 "delete_when_subscriptions_caught_up" => InactiveTopicDeleteMode::DeleteWhenSubscriptionsCaughtUp,
@@ -106,6 +102,21 @@ pub fn defaults(settings: &Settings) -> BrokerDefaults {
         schema_validation_enforced: settings.switch(Key::IsSchemaValidationEnforced),
         allow_auto_update_schema: settings.switch(Key::IsAllowAutoUpdateSchemaEnabled),
         subscription_types: settings.list(Key::SubscriptionTypesEnabled).into_iter().collect(),
+        ..rates(settings)
+    }
+}
+
+fn delayed_delivery(settings: &Settings) -> DelayedDelivery {
+    DelayedDelivery {
+        active: settings.switch(Key::DelayedDeliveryEnabled),
+        tick_time: settings.count(Key::DelayedDeliveryTickTimeMillis).max(1),
+        max_delivery_delay_in_millis: settings.count(Key::DelayedDeliveryMaxDelayInMillis),
+    }
+}
+
+/// The rates among them.
+fn rates(settings: &Settings) -> BrokerDefaults {
+    BrokerDefaults {
         publish_rate: PublishRate {
             publish_throttling_rate_in_msg: settings.number(Key::MaxPublishRatePerTopicInMessages),
             publish_throttling_rate_in_byte: settings.number(Key::MaxPublishRatePerTopicInBytes),
