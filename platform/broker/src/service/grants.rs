@@ -32,7 +32,7 @@ impl KnownGrants {
     fn see_tenant(&mut self, name: &str, now: Option<Arc<TenantInfo>>) -> bool {
         let Some(now) = now else { return self.tenants.remove(name).is_some() };
         let before = self.tenants.insert(name.to_owned(), now.clone());
-        !before.is_some_and(|before| before.admin_roles == now.admin_roles)
+        before.is_none_or(|before| before.admin_roles != now.admin_roles)
     }
 }
 
