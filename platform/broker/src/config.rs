@@ -100,6 +100,14 @@ pub struct ReplicationConfig {
     pub policy_check_s: u64,
     /// A link that takes longer to stop is given up.
     pub stop_limit_ms: u64,
+    /// The state of subscriptions is exchanged with other regions.
+    pub share_subscriptions: bool,
+    /// A snapshot of positions in Pulsar clusters begins at most so often.
+    pub snapshot_every_ms: u64,
+    /// A snapshot that is not answered in that time is given up.
+    pub snapshot_timeout_ms: u64,
+    /// Snapshots kept per subscription.
+    pub snapshots_cached: u32,
 }
 
 impl Default for ReplicationConfig {
@@ -114,6 +122,10 @@ impl Default for ReplicationConfig {
             stall_limit_ms: 30_000,
             policy_check_s: 600,
             stop_limit_ms: 5_000,
+            share_subscriptions: true,
+            snapshot_every_ms: 1000,
+            snapshot_timeout_ms: 30_000,
+            snapshots_cached: 30,
         }
     }
 }

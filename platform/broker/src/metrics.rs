@@ -107,7 +107,9 @@ impl BrokerService {
             for one in &stats.subscriptions {
                 let Some(acks) = &one.acks else { continue };
                 let labels = format!("{labels},subscription=\"{}\"", escaped(&one.name));
-                add_acks(&mut families, &labels, acks, &|region| self.region_name(region));
+                add_acks(&mut families, &labels, acks, &|region| {
+                    Some(self.region_name(region)).filter(|name| !self.is_without_link(name))
+                });
             }
             for link in self.replication().figures(name) {
                 let inbound = stats.links.iter().find(|one| one.region == link.remote);
@@ -229,14 +231,15 @@ fn add_subscription(families: &mut Families, labels: &str, stats: &SubscriptionS
 }
 
 /// What other regions do not know yet of a subscription's acknowledgements, and what this one can't take.
-fn add_acks(families: &mut Families, labels: &str, acks: &AckShareStats, name: &dyn Fn(RegionId) -> String) {
+fn add_acks(families: &mut Families, labels: &str, acks: &AckShareStats, name: &dyn Fn(RegionId) -> Option<String>) {
     families.add("meridian_subscription_acks_state_bytes", labels, acks.state_bytes as f64);
     families.add("meridian_subscription_acks_refused_total", labels, acks.refused_total as f64);
     let refusing = acks.refusing_since_ms.is_some();
     families.add("meridian_subscription_acks_over_limit", labels, f64::from(u8::from(refusing)));
     let now_ms = crate::service::now_ms();
     for (region, lag) in &acks.peers {
-        let labels = format!("{labels},remote_cluster=\"{}\"", escaped(&name(*region)));
+        let Some(name) = name(*region) else { continue };
+        let labels = format!("{labels},remote_cluster=\"{}\"", escaped(&name));
         let behind_ms = lag.since_ms.map_or(0, |since_ms| now_ms.saturating_sub(since_ms));
         families.add("meridian_subscription_acks_lag_seconds", &labels, behind_ms as f64 / 1e3);
         families.add("meridian_subscription_acks_lag_entries", &labels, lag.entries as f64);

@@ -305,6 +305,10 @@ settings! {
     ReplicationReadAheadMB: "replicationReadAheadMB", Kind::Count, "64", false, "What links to one region have read from storage and not copied yet, in MiB at most.";
     ReplicationPolicyCheckDurationSeconds: "replicationPolicyCheckDurationSeconds", Kind::Seconds, "600", true, "Compare links with policies every so often, beside each change; 0 = never.";
     ReplicationStallRestartSeconds: "replicationStallRestartSeconds", Kind::Seconds, "30", false, "A link whose sends are not answered for so long is started anew.";
+    EnableReplicatedSubscriptions: "enableReplicatedSubscriptions", Kind::Switch, "true", true, "Exchange the state of subscriptions that ask for it: exactly with regions that have a control link, by snapshots in the topic with Pulsar clusters.";
+    ReplicatedSubscriptionsSnapshotFrequencyMillis: "replicatedSubscriptionsSnapshotFrequencyMillis", Kind::Count, "1000", true, "Begin a snapshot of positions in Pulsar clusters at most so often, in ms.";
+    ReplicatedSubscriptionsSnapshotTimeoutSeconds: "replicatedSubscriptionsSnapshotTimeoutSeconds", Kind::Seconds, "30", true, "A snapshot that is not answered by all Pulsar clusters in that time is given up.";
+    ReplicatedSubscriptionsSnapshotMaxCachedPerSubscription: "replicatedSubscriptionsSnapshotMaxCachedPerSubscription", Kind::Count, "30", true, "Snapshots kept per subscription, spread over its backlog; at least 3.";
     CreateTopicToRemoteClusterForReplication: "createTopicToRemoteClusterForReplication", Kind::Switch, "true", true, "Make replicated topics in the other region, with as many partitions as here.";
     DispatchThrottlingRatePerReplicatorInMsg: "dispatchThrottlingRatePerReplicatorInMsg", Kind::Count, "0", true, "Messages per second that one link copies at most; 0 = no limit.";
     DispatchThrottlingRatePerReplicatorInByte: "dispatchThrottlingRatePerReplicatorInByte", Kind::Bytes, "0", true, "Bytes per second that one link copies at most; 0 = no limit.";

@@ -13,8 +13,9 @@ use crate::error::BrokerError;
 use meridian_cursors::exact::Limits;
 use meridian_link::{AckDelta, AckHandler, AckOutcome};
 use meridian_policy::EffectivePolicies;
+use meridian_replicator::SeenMarker;
 use meridian_topic::api::BoxFuture;
-use meridian_topic::{AckListener, AckRefusal, AckSetup, AckSharing, TopicHandle};
+use meridian_topic::{AckListener, AckRefusal, AckSetup, AckSharing, SnapshotSetup, TopicHandle};
 use meridian_types::{Domain, RegionId, TopicName};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -32,6 +33,8 @@ pub trait AckTopics: Send + Sync {
     fn open(&self, name: &TopicName) -> Option<Arc<dyn TopicHandle>>;
     /// All open ones.
     fn all_open(&self) -> Vec<Arc<dyn TopicHandle>>;
+    /// What a topic is told of the Pulsar clusters around it.
+    fn snapshot_setup(&self, name: &TopicName) -> Option<SnapshotSetup>;
     /// The topic, opened if it exists.
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>>;
 }
@@ -173,6 +176,18 @@ impl AckExchange {
             Ok(()) => AckOutcome::Stored,
             Err(AckRefusal::Later(reason)) => AckOutcome::Later(reason),
             Err(AckRefusal::Never(reason)) => AckOutcome::Refused(reason),
+        }
+    }
+
+    /// A link met a marker that came from its remote.
+    pub(super) fn marker(&self, topic: &TopicName, remote: &str, marker: SeenMarker) {
+        let Some(topics) = self.topics.get() else { return };
+        let (Some(handle), Some(setup)) = (topics.open(topic), topics.snapshot_setup(topic)) else {
+            tracing::debug!(%topic, remote, kind = marker.kind, "a marker of subscriptions is passed over");
+            return;
+        };
+        if let Some(sharing) = handle.snapshot_sharing() {
+            sharing.subscription_marker(setup, marker.kind, marker.entry, marker.position);
         }
     }
 

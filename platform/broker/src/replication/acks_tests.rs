@@ -45,6 +45,10 @@ impl AckTopics for Side {
         vec![self.topic.clone()]
     }
 
+    fn snapshot_setup(&self, _: &TopicName) -> Option<SnapshotSetup> {
+        None
+    }
+
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>> {
         Box::pin(async move {
             let found = self.open(name).filter(|_| !*self.absent.lock());

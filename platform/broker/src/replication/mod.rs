@@ -13,12 +13,14 @@ mod acks;
 mod figures;
 mod http;
 mod linker;
+pub(crate) mod markers;
 mod plan;
 mod scan;
 
 pub use acks::{AckExchange, AckLink, AckTopics};
 pub use figures::ReplicationFigures;
 pub use linker::RegionLinker;
+pub use markers::TopicMarkers;
 pub use plan::remotes;
 pub use scan::open_replicated;
 
@@ -94,6 +96,10 @@ pub trait Surroundings: Send + Sync {
     fn cluster(&self, name: &str) -> Option<Arc<ClusterData>>;
     /// The log of an open topic.
     fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>>;
+    /// Takes markers of subscriptions' states that came to a topic.
+    fn markers(&self, _topic: &TopicName) -> Option<Arc<dyn MarkerSink>> {
+        None
+    }
 }
 
 /// One link of a topic.
@@ -294,7 +300,7 @@ impl Replication {
             remote: remote.to_owned(),
             cluster: data.clone(),
             policies: policies.clone(),
-            markers: None,
+            markers: self.around.markers(&links.name),
         };
         let link = self.linker.start(request).await;
         match &link {

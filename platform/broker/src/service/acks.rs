@@ -2,11 +2,12 @@
 
 use super::{BrokerService, Create};
 use crate::error::BrokerError;
-use crate::replication::{AckLink, AckTopics};
-use meridian_link::RegionLink;
-use meridian_topic::TopicHandle;
+use crate::replication::{AckLink, AckTopics, markers};
+use meridian_link::{PeerState, PeerStatus, RegionLink};
 use meridian_topic::api::BoxFuture;
+use meridian_topic::{SnapshotSetup, TopicHandle};
 use meridian_types::{RegionId, TopicName};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 /// The open topics of a broker.
@@ -19,6 +20,11 @@ impl AckTopics for TopicsOf {
 
     fn all_open(&self) -> Vec<Arc<dyn TopicHandle>> {
         self.0.upgrade().map(|service| service.loaded_topics()).unwrap_or_default()
+    }
+
+    fn snapshot_setup(&self, name: &TopicName) -> Option<SnapshotSetup> {
+        let service = self.0.upgrade().filter(|service| service.config.replication.share_subscriptions)?;
+        Some(service.snapshot_setup(name, service.without_link().as_ref()))
     }
 
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>> {
@@ -43,8 +49,47 @@ impl BrokerService {
         self.acks.name_of(region).unwrap_or_else(|| region.0.to_string())
     }
 
+    /// Whether a region is reached by no control link: its subscriptions follow by snapshots.
+    pub fn is_without_link(&self, region: &str) -> bool {
+        self.without_link().is_none_or(|names| names.contains(region))
+    }
+
+    /// Regions without a control link; `None` = all.
+    fn without_link(&self) -> Option<BTreeSet<String>> {
+        let attached = self.link()?;
+        let none = |peer: PeerStatus| matches!(peer.state, PeerState::NoLink(_)).then_some(peer.region);
+        Some(attached.link.peers().into_iter().filter_map(none).collect())
+    }
+
+    fn snapshot_setup(&self, topic: &TopicName, without_link: Option<&BTreeSet<String>>) -> SnapshotSetup {
+        let own = &self.config.cluster;
+        let clusters = self.registry.effective(topic).replication_clusters;
+        let by_markers = |name: &String| name != own && without_link.is_none_or(|names| names.contains(name));
+        let remotes = clusters.into_iter().filter(by_markers).collect();
+        markers::setup(own, &self.config.replication, remotes, &self.replication.figures(topic))
+    }
+
+    /// Once a second: snapshots of subscriptions of topics that are copied to Pulsar clusters.
+    pub(super) fn tick_snapshots(&self) {
+        let topics = self.replication.topics();
+        if topics.is_empty() || !self.config.replication.share_subscriptions {
+            return;
+        }
+        let without_link = self.without_link();
+        if without_link.as_ref().is_some_and(BTreeSet::is_empty) {
+            return;
+        }
+        for name in topics {
+            let Some(sharing) = self.loaded_topic(&name).and_then(|topic| topic.snapshot_sharing()) else { continue };
+            sharing.tick_snapshots(self.snapshot_setup(&name, without_link.as_ref()));
+        }
+    }
+
     /// Tells a topic which regions its subscriptions are shared with.
     pub(super) fn share_acks(&self, topic: &Arc<dyn TopicHandle>) {
+        if !self.config.replication.share_subscriptions {
+            return;
+        }
         self.acks.follow(&**topic, &self.registry.effective(topic.name()));
     }
 }

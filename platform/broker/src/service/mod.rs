@@ -32,7 +32,7 @@ use crate::error::BrokerError;
 use crate::factory::TopicFactory;
 use crate::listener::ConnectionCounts;
 use crate::metrics::BrokerMetrics;
-use crate::replication::{AckExchange, Linker, NoLinks, Replication, Surroundings};
+use crate::replication::{AckExchange, Linker, NoLinks, Replication, Surroundings, TopicMarkers};
 use crate::schema::SchemaRegistry;
 use bytes::Bytes;
 use meridian_failover::FailoverService;
@@ -40,6 +40,7 @@ use meridian_managed_ledger::{CursorInfo, InitialPosition, ManagedLedger};
 use meridian_metadata::{MetadataError, SharedStore};
 use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_registry::Registry;
+use meridian_replicator::MarkerSink;
 use meridian_topic::api::BoxFuture;
 use meridian_types::TopicName;
 use meridian_wire::replicate::LINK_PREFIX;
@@ -94,6 +95,7 @@ pub struct BrokerParts {
 struct Around {
     registry: Arc<Registry>,
     factory: Arc<dyn TopicFactory>,
+    acks: Arc<AckExchange>,
 }
 
 impl Surroundings for Around {
@@ -107,6 +109,10 @@ impl Surroundings for Around {
 
     fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>> {
         self.factory.log(topic)
+    }
+
+    fn markers(&self, topic: &TopicName) -> Option<Arc<dyn MarkerSink>> {
+        Some(Arc::new(TopicMarkers::new(self.acks.clone(), topic.clone())))
     }
 }
 
@@ -153,14 +159,14 @@ impl BrokerService {
     /// [`MetadataError`] if no number for generated names can be had.
     pub async fn new(parts: BrokerParts) -> Result<Arc<Self>, MetadataError> {
         let names = names::ProducerNames::claim(&parts.config.cluster, &parts.store).await?;
-        let around = Around { registry: parts.registry.clone(), factory: parts.factory.clone() };
+        let acks = AckExchange::new(&parts.config.cluster);
+        let around = Around { registry: parts.registry.clone(), factory: parts.factory.clone(), acks: acks.clone() };
         let settings = parts.config.replication.clone();
         let linker = parts.linker.unwrap_or_else(|| Arc::new(NoLinks));
         let start_at = if settings.from_earliest { InitialPosition::Earliest } else { InitialPosition::Latest };
         let stop_limit = Duration::from_millis(settings.stop_limit_ms.max(1));
         let replication =
             Replication::new(parts.config.cluster.clone(), start_at, stop_limit, Arc::new(around), linker);
-        let acks = AckExchange::new(&parts.config.cluster);
         Ok(Arc::new(Self {
             replication,
             failover: OnceLock::new(),
