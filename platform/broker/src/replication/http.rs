@@ -1,4 +1,4 @@
-//! One call of another region's admin service: make a partitioned topic.
+//! Calls of another region's admin service: make a topic, or let it grow.
 //!
 //! Regions that share a control link bring partition counts over by it; this is for those that do not.
 //! Invariants: time and size of the answer are bounded; a token leaves only if the entry names one.
@@ -21,6 +21,7 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 const MAX_ANSWER_BYTES: u64 = 16 << 10;
 
 /// The admin service of another region.
+#[derive(Clone)]
 pub struct RemoteAdmin {
     cluster: Arc<ClusterData>,
 }
@@ -32,23 +33,41 @@ impl RemoteAdmin {
     }
 }
 
+impl RemoteAdmin {
+    async fn call(&self, method: &str, path: &str, body: &str) -> Result<(), String> {
+        let url = self.cluster.service_url.as_deref().filter(|url| !url.is_empty());
+        let url = url.ok_or("the entry of the cluster has no serviceUrl, so the topic can't be made there")?;
+        let (host, token) = (authority(url)?, bearer(&self.cluster));
+        let answer = tokio::time::timeout(CALL_LIMIT, send(method, &host, path, token.as_deref(), body)).await;
+        let status = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", CALL_LIMIT.as_secs())));
+        match status.map_err(|error| format!("{method} http://{host}{path}: {error}"))? {
+            // There already is as good as made: shapes are compared after it.
+            200..300 | 409 => Ok(()),
+            other => Err(format!("{method} http://{host}{path}: answered {other}")),
+        }
+    }
+
+    /// Makes a topic without partitions.
+    ///
+    /// # Errors
+    /// What was asked and answered.
+    pub async fn make_plain(&self, topic: &TopicName) -> Result<(), String> {
+        self.call("PUT", &path_of(topic), "{}").await
+    }
+
+    /// Gives a partitioned topic more partitions.
+    ///
+    /// # Errors
+    /// What was asked and answered.
+    pub async fn grow(&self, topic: &TopicName, partitions: u32) -> Result<(), String> {
+        self.call("POST", &format!("{}/partitions", path_of(topic)), &partitions.to_string()).await
+    }
+}
+
 impl TopicMaker for RemoteAdmin {
     fn make(&self, topic: &TopicName, partitions: u32) -> BoxFuture<'static, Result<(), String>> {
-        let (cluster, topic) = (self.cluster.clone(), topic.clone());
-        Box::pin(async move {
-            let url = cluster.service_url.clone().filter(|url| !url.is_empty());
-            let url = url.ok_or("the entry of the cluster has no serviceUrl, so the topic can't be made there")?;
-            let (host, path) = (authority(&url)?, path_of(&topic));
-            let (token, body) = (bearer(&cluster), partitions.to_string());
-            let call = put(&host, &path, token.as_deref(), &body);
-            let status = tokio::time::timeout(CALL_LIMIT, call).await;
-            let status = status.unwrap_or_else(|_| Err(format!("no answer within {} s", CALL_LIMIT.as_secs())));
-            match status.map_err(|error| format!("PUT http://{host}{path}: {error}"))? {
-                // There already is as good as made: the counts are compared again.
-                200..300 | 409 => Ok(()),
-                other => Err(format!("PUT http://{host}{path}: answered {other}")),
-            }
-        })
+        let (admin, path) = (self.clone(), format!("{}/partitions", path_of(topic)));
+        Box::pin(async move { admin.call("PUT", &path, &partitions.to_string()).await })
     }
 }
 
@@ -70,7 +89,7 @@ fn path_of(topic: &TopicName) -> String {
             other => format!("%{other:02X}"),
         })
         .collect();
-    format!("/admin/v2/{}/{}/{local}/partitions", topic.domain().as_str(), topic.namespace())
+    format!("/admin/v2/{}/{}/{local}", topic.domain().as_str(), topic.namespace())
 }
 
 fn bearer(cluster: &ClusterData) -> Option<String> {
@@ -82,12 +101,12 @@ fn bearer(cluster: &ClusterData) -> Option<String> {
     }
 }
 
-async fn put(host: &str, path: &str, bearer: Option<&str>, body: &str) -> Result<u16, String> {
+async fn send(method: &str, host: &str, path: &str, bearer: Option<&str>, body: &str) -> Result<u16, String> {
     let text = |error: std::io::Error| error.to_string();
     let mut stream = TcpStream::connect(host).await.map_err(text)?;
     let authorization = bearer.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
     let request = format!(
-        "PUT {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n{body}",
+        "{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(request.as_bytes()).await.map_err(text)?;
@@ -113,7 +132,7 @@ mod tests {
         assert!(authority("https://east:8443").is_err());
         assert!(authority("http:///").is_err());
         let topic = TopicName::parse("persistent://t/n/a b").unwrap();
-        assert_eq!(path_of(&topic), "/admin/v2/persistent/t/n/a%20b/partitions");
+        assert_eq!(path_of(&topic), "/admin/v2/persistent/t/n/a%20b");
         assert_eq!(status_of(b"HTTP/1.1 409 Conflict\r\nA: b\r\n\r\n"), Some(409));
         assert_eq!(status_of(b"nonsense"), None);
     }
