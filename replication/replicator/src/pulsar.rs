@@ -26,9 +26,9 @@ const UNDECIDED_TEXT: &str = "whether the message is a duplicate";
 /// Entries per write when the connection was full.
 const RUN_ENTRIES: usize = 64;
 
-/// Makes a partitioned topic in the remote region, for links whose peers can't be told by the control link.
+/// Makes topics in the remote region, for links whose peers can't be told by the control link.
 pub trait TopicMaker: Send + Sync {
-    /// Makes it with so many partitions; it may be there already.
+    /// Makes it with so many partitions (0 = without), or lets it grow to so many; it may be there already.
     fn make(&self, topic: &TopicName, partitions: u32) -> BoxFuture<'static, Result<(), String>>;
 }
 
@@ -59,33 +59,57 @@ pub struct PulsarRemote {
     pub maker: Option<Arc<dyn TopicMaker>>,
 }
 
+/// What is known of the topic in the remote region; 0 partitions = it is not partitioned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum There {
+    Unknown,
+    Missing,
+    Partitions(u32),
+}
+
 impl PulsarRemote {
     /// N1.
     async fn compare(&self) -> Result<(), OpenFailure> {
         let base = self.topic.base();
-        let mut there = match self.partitions_there(&base).await? {
-            Some(there) => there,
-            // A peer that can't be asked without creating.
-            None => return Ok(()),
-        };
-        if self.partitions > 0
-            && there == 0
-            && let Some(maker) = &self.maker
+        let mut there = self.there(&base).await?;
+        if let Some(maker) = &self.maker
+            && self.is_short(there)
         {
-            maker.make(&base, self.partitions).await.map_err(OpenFailure::Refused)?;
-            there = self.partitions_there(&base).await?.unwrap_or(0);
+            match maker.make(&base, self.partitions).await {
+                Ok(()) => there = self.there(&base).await?,
+                // The remote's own rules may let it be made by its use.
+                Err(reason) if self.partitions == 0 => {
+                    tracing::debug!(topic = %base, remote = %self.remote, reason, "the topic was not made there");
+                }
+                Err(reason) => return Err(OpenFailure::Refused(reason)),
+            }
         }
-        if there == self.partitions {
+        let remote = match there {
+            // A peer that can't be asked without creating.
+            There::Unknown => return Ok(()),
+            There::Missing => 0,
+            There::Partitions(count) => count,
+        };
+        if remote == self.partitions {
             return Ok(());
         }
-        Err(OpenFailure::PartitionMismatch { local: self.partitions, remote: there })
+        Err(OpenFailure::PartitionMismatch { local: self.partitions, remote })
     }
 
-    async fn partitions_there(&self, base: &TopicName) -> Result<Option<u32>, OpenFailure> {
+    /// Whether the topic is missing there, or has fewer partitions than here.
+    fn is_short(&self, there: There) -> bool {
+        match there {
+            There::Unknown => false,
+            There::Missing => true,
+            There::Partitions(count) => count < self.partitions,
+        }
+    }
+
+    async fn there(&self, base: &TopicName) -> Result<There, OpenFailure> {
         match self.pool.partitions(base, false).await {
-            Ok(partitions) => Ok(Some(partitions)),
-            Err(ClientError::Unsupported(_)) => Ok(None),
-            Err(error) if error.code() == Some(ServerError::TopicNotFound) => Ok(Some(0)),
+            Ok(partitions) => Ok(There::Partitions(partitions)),
+            Err(ClientError::Unsupported(_)) => Ok(There::Unknown),
+            Err(error) if error.code() == Some(ServerError::TopicNotFound) => Ok(There::Missing),
             Err(error) => Err(failure(&error)),
         }
     }

@@ -17,6 +17,8 @@ use tokio::net::TcpStream;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// It is there already.
+const CONFLICT: u16 = 409;
 /// Largest answer that is looked at.
 const MAX_ANSWER_BYTES: u64 = 16 << 10;
 
@@ -34,7 +36,7 @@ impl RemoteAdmin {
 }
 
 impl RemoteAdmin {
-    async fn call(&self, method: &str, path: &str, body: &str) -> Result<(), String> {
+    async fn call(&self, method: &str, path: &str, body: &str) -> Result<u16, String> {
         let url = self.cluster.service_url.as_deref().filter(|url| !url.is_empty());
         let url = url.ok_or("the entry of the cluster has no serviceUrl, so the topic can't be made there")?;
         let (host, token) = (authority(url)?, bearer(&self.cluster));
@@ -42,32 +44,31 @@ impl RemoteAdmin {
         let status = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", CALL_LIMIT.as_secs())));
         match status.map_err(|error| format!("{method} http://{host}{path}: {error}"))? {
             // There already is as good as made: shapes are compared after it.
-            200..300 | 409 => Ok(()),
+            done @ (200..300 | CONFLICT) => Ok(done),
             other => Err(format!("{method} http://{host}{path}: answered {other}")),
         }
     }
 
-    /// Makes a topic without partitions.
-    ///
-    /// # Errors
-    /// What was asked and answered.
-    pub async fn make_plain(&self, topic: &TopicName) -> Result<(), String> {
-        self.call("PUT", &path_of(topic), "{}").await
-    }
-
-    /// Gives a partitioned topic more partitions.
-    ///
-    /// # Errors
-    /// What was asked and answered.
-    pub async fn grow(&self, topic: &TopicName, partitions: u32) -> Result<(), String> {
-        self.call("POST", &format!("{}/partitions", path_of(topic)), &partitions.to_string()).await
+    async fn make_now(&self, topic: &TopicName, partitions: u32) -> Result<(), String> {
+        let path = path_of(topic);
+        if partitions == 0 {
+            return self.call("PUT", &path, "{}").await.map(drop);
+        }
+        let (path, count) = (format!("{path}/partitions"), partitions.to_string());
+        if self.call("PUT", &path, &count).await? == CONFLICT {
+            // It may have fewer partitions; if it is of another kind, the comparison says so.
+            if let Err(error) = self.call("POST", &path, &count).await {
+                tracing::debug!(%topic, partitions, error, "a topic in another region does not grow");
+            }
+        }
+        Ok(())
     }
 }
 
 impl TopicMaker for RemoteAdmin {
     fn make(&self, topic: &TopicName, partitions: u32) -> BoxFuture<'static, Result<(), String>> {
-        let (admin, path) = (self.clone(), format!("{}/partitions", path_of(topic)));
-        Box::pin(async move { admin.call("PUT", &path, &partitions.to_string()).await })
+        let (admin, topic) = (self.clone(), topic.clone());
+        Box::pin(async move { admin.make_now(&topic, partitions).await })
     }
 }
 

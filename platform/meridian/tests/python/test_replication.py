@@ -546,3 +546,26 @@ def test_what_a_link_has_not_copied_can_be_skipped(pair, clients):
     admin(pair.west, "POST", f"{path_of(topic)}/subscription/pulsar.repl.east/skip_all", expect=(204,))
     wait_until(lambda: link(pair.west, topic, "east")["replicationBacklog"] == 0, 10, "no backlog")
     admin(pair.west, "POST", f"{path_of(topic)}/subscription/pulsar.repl.north/skip_all", expect=(404,))
+
+
+def test_b029_b030_shapes_come_from_the_source(make_pair):
+    pair = make_pair(allowAutoTopicCreation="true")
+    for region in (pair.east,):
+        admin(region, "POST", "namespaces/geo/both/autoTopicCreation", {"allowAutoTopicCreation": False})
+    plain, parts = new_topic(), new_topic()
+    client = pair.west.client()
+    client.create_producer(plain).send(b"x")
+    wait_until(lambda: copied(pair.west, plain, "east"), 20, "a topic made there although nobody may make one by using it")
+    admin(pair.west, "PUT", f"{path_of(parts)}/partitions", 2)
+    client.create_producer(parts).send(b"x")
+    count = lambda: admin(pair.east, "GET", f"{path_of(parts)}/partitions").json()["partitions"]
+    wait_until(lambda: count() == 2, 20, "two partitions")
+    admin(pair.west, "POST", f"{path_of(parts)}/partitions", 4)
+    producer = client.create_producer(parts, batching_enabled=False)
+    for i in range(40):
+        producer.send(str(i).encode(), partition_key=str(i))
+    wait_until(lambda: count() == 4, 30, "four partitions")
+    for i in range(4):
+        wait_until(lambda: copied(pair.west, f"{parts}-partition-{i}", "east"), 30, "the copy")
+    listed = admin(pair.east, "GET", "persistent/geo/both").json()
+    assert sorted(listed) == sorted([plain] + [f"{parts}-partition-{i}" for i in range(4)])
