@@ -153,6 +153,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         schemas.delete(&topic, author, now_ms).await?
     };
+    state.registry().unshare_schemas(&topic).await?;
     tracing::info!(%topic, by = call.principal.acting(), "schema deleted");
     let version = version.and_then(|version| i64::try_from(version).ok()).unwrap_or(-1);
     Ok(Reply::json(&json!({ "version": version })))

@@ -7,6 +7,7 @@
 use crate::keys::Key;
 use crate::record::{Header, Tombstone, decode, decode_header};
 use crate::registry::Changed;
+use crate::schemas::SharedSchemas;
 use meridian_metadata::{Entry, MetadataError};
 use meridian_policy::{ClusterData, PartitionedTopic, Policies, TenantInfo, TopicPolicies};
 use meridian_topology::{SharedChange, Stamp};
@@ -24,6 +25,8 @@ pub(crate) struct Cache {
     pub(crate) topic_policies: HashMap<TopicName, Arc<TopicPolicies>>,
     /// By namespace, so that one namespace's topics are listed without the others.
     pub(crate) partitioned: HashMap<NamespaceName, BTreeMap<TopicName, Arc<PartitionedTopic>>>,
+    /// By base topic.
+    pub(crate) schemas: BTreeMap<TopicName, Arc<SharedSchemas>>,
     /// What stands beside the values that regions may share, by key.
     pub(crate) headers: BTreeMap<String, (Key, Header)>,
     /// What is left of deleted ones, by the key that they had.
@@ -63,6 +66,7 @@ impl Cache {
             Key::Partitioned(topic) => {
                 self.partitioned.get(&topic.namespace()).is_some_and(|topics| topics.contains_key(topic))
             }
+            Key::Schemas(topic) => self.schemas.contains_key(topic),
             Key::Ended(_) => false,
         }
     }
@@ -93,6 +97,7 @@ impl Cache {
                     self.partitioned.remove(&namespace);
                 }
             }
+            Key::Schemas(topic) => set(&mut self.schemas, topic, path, value)?,
             Key::Ended(_) => {}
         }
         header?;
@@ -108,6 +113,7 @@ impl Cache {
             Key::Namespace(name) => Some(Changed::Namespace(name)),
             Key::TopicPolicies(topic) => Some(Changed::TopicPolicies(topic)),
             Key::Partitioned(topic) => Some(Changed::Partitioned(topic)),
+            Key::Schemas(topic) => Some(Changed::Schemas(topic)),
             Key::Ended(_) => None,
         };
         Ok(Meaning { changed, shared })

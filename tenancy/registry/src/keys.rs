@@ -7,6 +7,7 @@
 //! | `tenancy/namespace/TENANT/NAMESPACE` | the policies of a namespace |
 //! | `tenancy/topic/TENANT/NAMESPACE/DOMAIN/TOPIC` | the policies of a topic |
 //! | `tenancy/partitioned/TENANT/NAMESPACE/DOMAIN/TOPIC` | a partitioned topic |
+//! | `tenancy/schemas/TENANT/NAMESPACE/DOMAIN/TOPIC` | the schemas that a topic shares with other regions |
 //! | `tenancy/tombstone/…` | what is left of a deleted record, under the rest of its key |
 //!
 //! A topic without partitions has no record; its end in a namespace that regions share is a tombstone of the key
@@ -29,6 +30,7 @@ pub(crate) enum Key {
     Namespace(NamespaceName),
     TopicPolicies(TopicName),
     Partitioned(TopicName),
+    Schemas(TopicName),
     Ended(TopicName),
 }
 
@@ -44,6 +46,7 @@ impl Key {
             Key::Namespace(_) => "namespace",
             Key::TopicPolicies(_) => "topic policies",
             Key::Partitioned(_) => "partitioned topic",
+            Key::Schemas(_) => "schemas",
             Key::Ended(_) => "ended topic",
         }
     }
@@ -53,7 +56,9 @@ impl Key {
         match self {
             Key::Cluster(name) | Key::Tenant(name) => name.clone(),
             Key::Namespace(namespace) => namespace.to_string(),
-            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Ended(topic) => topic.to_string(),
+            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Schemas(topic) | Key::Ended(topic) => {
+                topic.to_string()
+            }
         }
     }
 
@@ -65,6 +70,7 @@ impl Key {
             Key::Namespace(namespace) => format!("{PREFIX}namespace/{namespace}"),
             Key::TopicPolicies(topic) => format!("{PREFIX}topic/{}", topic_path(topic)),
             Key::Partitioned(topic) => format!("{PREFIX}partitioned/{}", topic_path(topic)),
+            Key::Schemas(topic) => format!("{PREFIX}schemas/{}", topic_path(topic)),
             Key::Ended(topic) => format!("{PREFIX}ended/{}", topic_path(topic)),
         }
     }
@@ -94,6 +100,7 @@ impl Key {
             "namespace" => NamespaceName::parse(rest).ok().map(Key::Namespace),
             "topic" => parse_topic(rest).map(Key::TopicPolicies),
             "partitioned" => parse_topic(rest).map(Key::Partitioned),
+            "schemas" => parse_topic(rest).map(Key::Schemas),
             "ended" => parse_topic(rest).map(Key::Ended),
             _ => None,
         }
@@ -108,6 +115,11 @@ pub(crate) fn namespaces_of(tenant: &str) -> String {
 /// Keys of policies of topics of one namespace begin with it.
 pub(crate) fn topic_policies_of(namespace: &NamespaceName) -> String {
     format!("{PREFIX}topic/{namespace}/")
+}
+
+/// Keys of shared schemas of one namespace begin with it.
+pub(crate) fn schemas_of(namespace: &NamespaceName) -> String {
+    format!("{PREFIX}schemas/{namespace}/")
 }
 
 /// Keys of partitioned topics of one namespace begin with it.
@@ -139,6 +151,7 @@ mod tests {
             (Key::Namespace(namespace.clone()), "tenancy/namespace/t/n"),
             (Key::TopicPolicies(topic.clone()), "tenancy/topic/t/n/non-persistent/a b%"),
             (Key::Partitioned(topic.clone()), "tenancy/partitioned/t/n/non-persistent/a b%"),
+            (Key::Schemas(topic.clone()), "tenancy/schemas/t/n/non-persistent/a b%"),
             (Key::Ended(topic), "tenancy/ended/t/n/non-persistent/a b%"),
         ];
         for (key, path) in keys {

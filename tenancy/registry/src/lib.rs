@@ -21,6 +21,7 @@ mod namespaces;
 mod record;
 mod registry;
 mod remote;
+mod schemas;
 mod shared;
 mod tenants;
 mod topics;
@@ -28,6 +29,7 @@ mod write;
 
 pub use registry::{Changed, Registry};
 pub use remote::Deletions;
+pub use schemas::{SharedSchema, SharedSchemas};
 pub use shared::SharingSettings;
 
 use meridian_metadata::MetadataError;

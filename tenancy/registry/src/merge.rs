@@ -7,6 +7,7 @@
 //! Must never know: versions, the store.
 
 use crate::keys::Key;
+use crate::schemas::SharedSchemas;
 use crate::shared::LOCAL_FIELDS;
 use meridian_policy::{PartitionedTopic, Policies, TenantInfo, TopicPolicies};
 use serde::de::DeserializeOwned;
@@ -57,6 +58,13 @@ pub(crate) fn merge(key: &Key, here: &Here<'_>, incoming: Value) -> Result<Merge
         Key::TopicPolicies(_) => {
             readable::<TopicPolicies>(&incoming)?;
             Ok(Merged { data: incoming, adds: false })
+        }
+        Key::Schemas(_) => {
+            let mut all: SharedSchemas = readable(&incoming)?;
+            let ours = here.data.and_then(|data| readable::<SharedSchemas>(data).ok()).unwrap_or_default();
+            let adds = all.add(&ours.schemas);
+            let data = if adds { serde_json::to_value(&all).map_err(|error| error.to_string())? } else { incoming };
+            Ok(Merged { data, adds })
         }
         Key::Cluster(_) | Key::Ended(_) => Err("records of this kind do not travel".to_owned()),
     }
@@ -135,6 +143,17 @@ mod tests {
         );
         let merged = merge(&key, &here(Some(&ours), false), theirs.clone()).unwrap();
         assert_eq!(merged, Merged { data: theirs, adds: false });
+    }
+
+    #[test]
+    fn schemas_become_the_union() {
+        let key = Key::Schemas(TopicName::parse("t/n/x").unwrap());
+        let schema = |data: &str| json!({"kind": 4, "data": data, "properties": {}});
+        let (ours, theirs) = (json!({"schemas": [schema("a"), schema("b")]}), json!({"schemas": [schema("b")]}));
+        let merged = merge(&key, &here(Some(&ours), false), theirs.clone()).unwrap();
+        assert_eq!(merged, Merged { data: json!({"schemas": [schema("b"), schema("a")]}), adds: true });
+        let merged = merge(&key, &here(Some(&theirs), false), ours.clone()).unwrap();
+        assert_eq!(merged, Merged { data: ours, adds: false });
     }
 
     #[test]

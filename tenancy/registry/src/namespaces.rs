@@ -4,7 +4,7 @@
 //! Failure: [`RegistryError`]; a call that failed half-way can be repeated.
 //! Must never know: who may call, topics' content.
 
-use crate::keys::{Key, partitioned_of, topic_policies_of};
+use crate::keys::{Key, partitioned_of, schemas_of, topic_policies_of};
 use crate::record::decode_header;
 use crate::write::{Beside, Tries};
 use crate::{Registry, RegistryError};
@@ -92,7 +92,7 @@ impl Registry {
                 let by = format!("it has partitioned topics ({})", first.key);
                 return Err(RegistryError::InUse { kind: key.kind(), name: key.name(), by });
             }
-            self.delete_topic_policies_of(name).await?;
+            self.delete_records_of(name).await?;
             let header = decode_header(&entry.key, &entry.value)?;
             if self.try_commit(&mut tries, self.deletion(&key, &header, Condition::Is(entry.version))?).await? {
                 return Ok(());
@@ -100,9 +100,16 @@ impl Registry {
         }
     }
 
-    pub(crate) async fn delete_topic_policies_of(&self, name: &NamespaceName) -> Result<(), RegistryError> {
+    pub(crate) async fn delete_records_of(&self, name: &NamespaceName) -> Result<(), RegistryError> {
+        for prefix in [topic_policies_of(name), schemas_of(name)] {
+            self.delete_range(&prefix).await?;
+        }
+        Ok(())
+    }
+
+    async fn delete_range(&self, prefix: &str) -> Result<(), RegistryError> {
         loop {
-            let page = self.store.range(&topic_policies_of(name), None, DELETED_AT_ONCE).await?;
+            let page = self.store.range(prefix, None, DELETED_AT_ONCE).await?;
             if page.entries.is_empty() {
                 return Ok(());
             }

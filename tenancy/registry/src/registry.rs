@@ -40,6 +40,8 @@ pub enum Changed {
     TopicPolicies(TopicName),
     /// A partitioned topic was created, grew or was deleted.
     Partitioned(TopicName),
+    /// The schemas that a topic shares with other regions.
+    Schemas(TopicName),
     /// The broker's defaults, or anything: look at everything again.
     Everything,
 }

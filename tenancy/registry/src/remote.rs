@@ -145,7 +145,9 @@ impl Registry {
         }
         let mut operations = match key {
             Key::Namespace(name) => self.beside(&Beside::TenantOf(name)).await?,
-            Key::TopicPolicies(topic) | Key::Partitioned(topic) => vec![self.check_namespace_of(topic).await?],
+            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Schemas(topic) => {
+                vec![self.check_namespace_of(topic).await?]
+            }
             Key::Cluster(_) | Key::Tenant(_) | Key::Ended(_) => Vec::new(),
         };
         let in_use = matches!(key, Key::Tenant(name) if self.namespaces(name).is_some_and(|all| !all.is_empty()));
@@ -283,7 +285,7 @@ impl Registry {
 
     async fn end_record(&self, key: &Key, object: &Object) -> Result<(), RegistryError> {
         if let Key::Namespace(name) = key {
-            self.delete_topic_policies_of(name).await?;
+            self.delete_records_of(name).await?;
             for topic in self.partitioned_topics(name) {
                 match self.delete_partitioned(&topic).await {
                     Err(RegistryError::NotFound { .. }) => {}

@@ -138,7 +138,9 @@ impl<'a> Concern<'a> {
             Key::Cluster(_) => false,
             Key::Tenant(name) => self.tenants.contains(name.as_str()),
             Key::Namespace(name) => self.namespaces.contains(name) || both(&header.regions, self.own, self.peer),
-            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Ended(topic) => self.topic(topic),
+            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Schemas(topic) | Key::Ended(topic) => {
+                self.topic(topic)
+            }
         }
     }
 
@@ -304,7 +306,7 @@ impl Registry {
             Key::Namespace(name) => {
                 regions.extend(cache.namespaces.get(name).iter().flat_map(|policies| policies.named_clusters()));
             }
-            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Ended(topic) => {
+            Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Schemas(topic) | Key::Ended(topic) => {
                 let namespace = cache.namespaces.get(&topic.namespace());
                 regions.extend(namespace.iter().flat_map(|policies| policies.named_clusters()));
                 let policies = cache.topic_policies.get(&topic.base());
@@ -314,6 +316,11 @@ impl Registry {
         }
         regions.insert(own);
         if regions.len() > 1 { regions } else { BTreeSet::new() }
+    }
+
+    /// Whether other regions share a topic's namespace or the topic.
+    pub fn is_shared(&self, topic: &TopicName) -> bool {
+        !self.sharers(&Key::Ended(topic.clone()), &Header::default()).is_empty()
     }
 
     /// Makes the end of a topic without partitions known to the regions that share its namespace.

@@ -117,7 +117,7 @@ impl BrokerService {
             if self.replication.has_backlog(name) {
                 continue;
             }
-            match self.delete_topic(name, false).await {
+            match self.delete_unused_topic(name).await {
                 Ok(()) => {
                     tracing::info!(topic = %name, "deleted: nobody has used it");
                     partitioned.extend(name.partition().map(|_| name.base()));

@@ -20,6 +20,15 @@ fn too_long(what: String) -> BrokerError {
     BrokerError::TimedOut { what, limit_ms: LEAVE_TIMEOUT.as_millis() as u64 }
 }
 
+/// What becomes of a topic's policies and schemas.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Records {
+    /// They go, too.
+    Delete,
+    /// They stay.
+    Keep,
+}
+
 impl BrokerService {
     async fn departure(&self, name: &TopicName) -> Option<Departure> {
         loop {
@@ -79,6 +88,16 @@ impl BrokerService {
     /// # Errors
     /// [`BrokerError::TopicNotFound`], a topic error of kind Busy, or what storage says.
     pub async fn delete_topic(&self, name: &TopicName, force: bool) -> Result<(), BrokerError> {
+        self.delete_topic_with(name, force, Records::Delete).await
+    }
+
+    /// Deletes a topic that nobody uses here. Where other regions share it they may use it: its policies and schemas stay.
+    pub(super) async fn delete_unused_topic(&self, name: &TopicName) -> Result<(), BrokerError> {
+        let records = if self.registry.is_shared(name) { Records::Keep } else { Records::Delete };
+        self.delete_topic_with(name, false, records).await
+    }
+
+    async fn delete_topic_with(&self, name: &TopicName, force: bool, records: Records) -> Result<(), BrokerError> {
         let delete = async {
             match self.departure(name).await {
                 Some(departure) => {
@@ -101,8 +120,8 @@ impl BrokerService {
             if !self.topic_exists(name).await? {
                 self.announce(TopicEvent::Deleted(name.clone()));
             }
-            if name.partition().is_none() {
-                self.schemas.purge(name).await?;
+            if name.partition().is_none() && records == Records::Delete {
+                self.purge_schemas(name).await?;
                 self.registry.delete_topic_policies(name).await?;
             }
             Ok(())

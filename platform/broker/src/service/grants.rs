@@ -54,7 +54,9 @@ impl BrokerService {
                 Changed::Everything => true,
                 Changed::Namespace(name) => known.see_namespace(name, self.registry.namespace(name)),
                 Changed::Tenant(name) => known.see_tenant(name, self.registry.tenant(name)),
-                Changed::Cluster(_) | Changed::TopicPolicies(_) | Changed::Partitioned(_) => false,
+                Changed::Cluster(_) | Changed::TopicPolicies(_) | Changed::Partitioned(_) | Changed::Schemas(_) => {
+                    false
+                }
             };
         }
         drop(known);

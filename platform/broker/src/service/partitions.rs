@@ -138,7 +138,7 @@ impl BrokerService {
         }
         self.registry.delete_partitioned(name).await?;
         self.registry.delete_topic_policies(name).await?;
-        self.schemas.purge(name).await?;
+        self.purge_schemas(name).await?;
         for partition in 0..count {
             self.announce(TopicEvent::Deleted(name.with_partition(partition)));
         }

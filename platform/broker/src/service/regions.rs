@@ -17,6 +17,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 /// Pause between two looks for tombstones that may go.
@@ -37,6 +38,7 @@ impl BrokerService {
         link.set_objects(Arc::new(SharedObjects::new(self.registry.clone())));
         let tasks = [
             tokio::spawn(follow_peers(Arc::downgrade(&self.registry), Arc::downgrade(&link))),
+            tokio::spawn(follow_schemas(Arc::downgrade(self), self.registry.changes())),
             tokio::spawn(collect_tombstones(Arc::downgrade(&self.registry))),
         ];
         self.tasks.lock().extend(tasks);
@@ -85,6 +87,29 @@ async fn follow_peers(registry: Weak<Registry>, link: Weak<RegionLink>) {
                 Err(RecvError::Closed) => return,
             }
         }
+    }
+}
+
+async fn follow_schemas(service: Weak<BrokerService>, mut changes: Receiver<Changed>) {
+    let mut look = Changed::Everything;
+    loop {
+        let Some(service) = service.upgrade() else { return };
+        let topics = match look {
+            Changed::Schemas(topic) => vec![topic],
+            Changed::Everything => service.registry.topics_with_shared_schemas(),
+            _ => Vec::new(),
+        };
+        for topic in topics {
+            if let Err(error) = service.adopt_schemas(&topic).await {
+                tracing::warn!(%topic, %error, "schemas of other regions are not taken over; their messages bring them");
+            }
+        }
+        drop(service);
+        look = match changes.recv().await {
+            Ok(changed) => changed,
+            Err(RecvError::Lagged(_)) => Changed::Everything,
+            Err(RecvError::Closed) => return,
+        };
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::region::{Region, join, ns, part, policies, set, tenant, topic, two, until};
 use meridian_policy::{Policies, TopicPolicies};
-use meridian_registry::{Deletions, Registry, RegistryError};
+use meridian_registry::{Deletions, Registry, RegistryError, SharedSchema};
 use meridian_types::{NamespaceName, TopicName};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -325,4 +325,32 @@ async fn tombstones_go_when_every_region_has_them() {
     west.registry.update_tenant("t", drop_north).await.unwrap();
     west.registry.delete_cluster("north").await.unwrap();
     assert_eq!(west.registry.collect_tombstones().await.unwrap(), 1, "who is no region any more is not waited for");
+}
+
+fn schema(data: &str) -> SharedSchema {
+    SharedSchema { kind: 4, data: data.to_owned(), properties: BTreeMap::new() }
+}
+
+#[tokio::test]
+async fn schemas_of_both_sides_become_one_set_and_go_together() {
+    let (west, east) = two().await;
+    let name = topic("t/n/s");
+    let held = |region: &Region| {
+        let schemas = region.registry.shared_schemas(&name).map(|held| held.schemas.clone()).unwrap_or_default();
+        schemas.into_iter().map(|schema| schema.data).collect::<BTreeSet<_>>()
+    };
+    west.registry.share_schema(&name, &schema("first")).await.unwrap();
+    until("the first", || held(&east) == set(&["first"])).await;
+    part(&[&west, &east]);
+    west.registry.share_schema(&name.with_partition(1), &schema("west")).await.unwrap();
+    east.registry.share_schema(&name, &schema("east")).await.unwrap();
+    join(&[&west, &east]);
+    let all = set(&["east", "first", "west"]);
+    until("the union", || held(&west) == all && held(&east) == all).await;
+    west.converged(&east).await;
+    east.registry.unshare_schemas(&name).await.unwrap();
+    until("gone", || held(&west).is_empty()).await;
+    assert!(west.registry.schemas_deleted_ms(&name).is_some(), "and it is known that they were deleted");
+    west.registry.share_schema(&topic("public/default/s"), &schema("local")).await.unwrap();
+    assert!(west.registry.shared_schemas(&topic("public/default/s")).is_none(), "nobody shares it");
 }
