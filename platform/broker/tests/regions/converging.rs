@@ -81,9 +81,9 @@ async fn changes_on_both_sides_of_a_long_outage_converge_without_a_restart() {
     west.registry.create_partitioned(&topic("t/n/gone"), 2, BTreeMap::new()).await.unwrap();
     west.converged(&east).await;
     part(&[&west, &east]);
-    // A day passes in both.
-    for region in [&west, &east] {
-        region.skew_ms.store(86_400_000, Ordering::Relaxed);
+    // A day passes in both; east changes everything a second later.
+    for (region, later_ms) in [(&west, 0), (&east, 1_000)] {
+        region.skew_ms.store(86_400_000 + later_ms, Ordering::Relaxed);
     }
     for number in 0..60 {
         set_topic_ttl(&west.registry, &format!("t/n/w{number}"), number).await;
