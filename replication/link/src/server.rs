@@ -14,7 +14,7 @@ use crate::proto::{self, ack_up};
 use crate::sync::sink;
 use std::future::Future;
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -126,11 +126,14 @@ impl Service for LinkService {
     async fn sync(&self, request: Request<Streaming<proto::SyncUp>>) -> Result<Response<Self::SyncStream>, Status> {
         let region = self.admit(&request)?;
         let store = self.context().objects.get().ok_or_else(|| not_ready("objects"))?.clone();
-        let context = self.context().clone();
+        let (context, link) = (self.context().clone(), Arc::downgrade(&self.link));
         let mut stream = request.into_inner();
         let (down, answers) = mpsc::channel(STREAM_QUEUE);
         tokio::spawn(async move {
             while let Ok(Some(message)) = stream.message().await {
+                if !is_registered(&link, &region) {
+                    return;
+                }
                 let answer = match sink::answer(&*store, &region, message).await {
                     Ok((answer, took)) => {
                         context.note(&region, |status| {
@@ -153,10 +156,10 @@ impl Service for LinkService {
     async fn acks(&self, request: Request<Streaming<proto::AckUp>>) -> Result<Response<Self::AcksStream>, Status> {
         let region = self.admit(&request)?;
         let handler = self.context().acks.get().ok_or_else(|| not_ready("acknowledgements"))?.clone();
-        let context = self.context().clone();
+        let link = Arc::downgrade(&self.link);
         let stream = request.into_inner();
         let (down, answers) = mpsc::channel(STREAM_QUEUE);
-        tokio::spawn(async move { take_acks(&context, &*handler, &region, stream, &down).await });
+        tokio::spawn(async move { take_acks(&link, &*handler, &region, stream, &down).await });
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 
@@ -182,9 +185,14 @@ impl Service for LinkService {
     }
 }
 
+/// A region whose entry was deleted is not listened to any more, whatever it has open.
+fn is_registered(link: &Weak<RegionLink>, region: &str) -> bool {
+    link.upgrade().is_some_and(|link| link.find(region).is_some())
+}
+
 /// Merges what comes, as much at once as is there.
 async fn take_acks(
-    context: &Context,
+    link: &Weak<RegionLink>,
     handler: &dyn AckHandler,
     region: &str,
     mut stream: Streaming<proto::AckUp>,
@@ -204,7 +212,8 @@ async fn take_acks(
                 next = tokio::time::timeout(Duration::ZERO, stream.message()).await.ok().and_then(Result::ok).flatten();
             }
         }
-        context.note(region, |status| status.acks += deltas.len() as u64);
+        let Some(link) = link.upgrade().filter(|link| link.find(region).is_some()) else { return };
+        link.context.note(region, |status| status.acks += deltas.len() as u64);
         for (token, outcome) in merge(handler, region, deltas).await {
             if down.send(Ok(convert::ack_out(token, outcome))).await.is_err() {
                 return;

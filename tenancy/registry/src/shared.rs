@@ -109,35 +109,48 @@ struct Concern<'a> {
     cache: &'a Cache,
     own: &'a str,
     peer: &'a str,
-    namespaces: HashSet<&'a NamespaceName>,
-    tenants: HashSet<&'a str>,
+    /// Tenants of shared namespaces, when everything is gone through.
+    tenants: Option<HashSet<&'a str>>,
 }
 
 impl<'a> Concern<'a> {
-    fn of(cache: &'a Cache, own: &'a str, peer: &'a str) -> Self {
-        let named = |(name, policies): (&'a NamespaceName, &'a Arc<meridian_policy::Policies>)| {
-            let regions = [&policies.replication_clusters, &policies.allowed_clusters];
-            let has = |region: &str| regions.iter().any(|set| set.contains(region));
-            (has(own) && has(peer)).then_some(name)
-        };
-        let namespaces: HashSet<&NamespaceName> = cache.namespaces.iter().filter_map(named).collect();
-        let allowed = cache.tenants.iter().filter(|(_, tenant)| both(&tenant.allowed_clusters, own, peer));
-        let tenants =
-            allowed.map(|(name, _)| name.as_str()).chain(namespaces.iter().map(|name| name.tenant())).collect();
-        Self { cache, own, peer, namespaces, tenants }
+    fn of_all(cache: &'a Cache, own: &'a str, peer: &'a str) -> Self {
+        let mut concern = Self { cache, own, peer, tenants: None };
+        let shared = cache.namespaces.keys().filter(|name| concern.namespace(name));
+        concern.tenants = Some(shared.map(NamespaceName::tenant).collect());
+        concern
+    }
+
+    fn namespace(&self, name: &NamespaceName) -> bool {
+        self.cache.namespaces.get(name).is_some_and(|policies| {
+            let has = |region: &str| {
+                policies.replication_clusters.contains(region) || policies.allowed_clusters.contains(region)
+            };
+            has(self.own) && has(self.peer)
+        })
+    }
+
+    fn tenant(&self, name: &str) -> bool {
+        let allowed = self.cache.tenants.get(name);
+        if allowed.is_some_and(|tenant| both(&tenant.allowed_clusters, self.own, self.peer)) {
+            return true;
+        }
+        match &self.tenants {
+            Some(tenants) => tenants.contains(name),
+            None => self.cache.namespaces.keys().any(|one| one.tenant() == name && self.namespace(one)),
+        }
     }
 
     fn topic(&self, topic: &TopicName) -> bool {
         let own_clusters = || self.cache.topic_policies.get(&topic.base())?.replication_clusters.as_ref();
-        self.namespaces.contains(&topic.namespace())
-            || own_clusters().is_some_and(|regions| both(regions, self.own, self.peer))
+        self.namespace(&topic.namespace()) || own_clusters().is_some_and(|regions| both(regions, self.own, self.peer))
     }
 
     fn record(&self, key: &Key, header: &Header) -> bool {
         match key {
             Key::Cluster(_) => false,
-            Key::Tenant(name) => self.tenants.contains(name.as_str()),
-            Key::Namespace(name) => self.namespaces.contains(name) || both(&header.regions, self.own, self.peer),
+            Key::Tenant(name) => self.tenant(name),
+            Key::Namespace(name) => self.namespace(name) || both(&header.regions, self.own, self.peer),
             Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Schemas(topic) | Key::Ended(topic) => {
                 self.topic(topic)
             }
@@ -174,7 +187,7 @@ impl Registry {
     pub fn shared_digests(&self, peer: &str) -> Digests {
         let (cache, own) = (self.cache.read(), self.own());
         let mut digests = Digests::default();
-        Concern::of(&cache, &own, peer).each(self.sharing.region(), |key, version| digests.add(key, &version));
+        Concern::of_all(&cache, &own, peer).each(self.sharing.region(), |key, version| digests.add(key, &version));
         digests
     }
 
@@ -182,7 +195,7 @@ impl Registry {
     pub fn shared_listing(&self, peer: &str, bucket: u8) -> Vec<Summary> {
         let (cache, own) = (self.cache.read(), self.own());
         let mut listing = Vec::new();
-        Concern::of(&cache, &own, peer).each(self.sharing.region(), |key, version| {
+        Concern::of_all(&cache, &own, peer).each(self.sharing.region(), |key, version| {
             if bucket_of(key) == bucket {
                 listing.push(Summary { key: key.to_owned(), version });
             }
@@ -193,7 +206,7 @@ impl Registry {
     /// The version of a record or tombstone, if it concerns the own region and a peer.
     pub fn shared_version(&self, peer: &str, key: &str) -> Option<ObjectVersion> {
         let (cache, own) = (self.cache.read(), self.own());
-        let concern = Concern::of(&cache, &own, peer);
+        let concern = Concern { cache: &cache, own: &own, peer, tenants: None };
         match (cache.headers.get(key), cache.tombstones.get(key)) {
             (Some((parsed, header)), _) => {
                 concern.record(parsed, header).then(|| header.version(self.sharing.region()))
