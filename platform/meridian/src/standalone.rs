@@ -15,7 +15,7 @@ use crate::logging;
 use crate::ready::{self, Addresses};
 use crate::region_link;
 use meridian_admin::{AdminState, LiveSettings, WebListener};
-use meridian_broker::failover::StatesStayHere;
+use meridian_broker::failover::SharedStates;
 use meridian_broker::replication::{Linker, RegionLinker};
 use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory, live};
 use meridian_door::Door;
@@ -158,7 +158,7 @@ async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Re
         region_link::url(&link, broker_config::advertised_host(settings), ports.at.region_link),
     );
     floors.metrics.register(Box::new(region_link::LinkFigures::new(&link)))?;
-    let acks = Arc::new(StatesStayHere(Arc::downgrade(&service)));
+    let acks = Arc::new(SharedStates(Arc::downgrade(&service)));
     let mut tasks = failover::start(&service, floors.store.clone(), &link, acks).await?;
     service.start();
     tasks.extend(ports.binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))));

@@ -66,6 +66,8 @@ pub struct AckShareStats {
     pub epoch: u64,
     /// The cursor follows the epoch.
     pub applied: bool,
+    /// Everything that is acknowledged here is in the state.
+    pub shared: bool,
     /// Entries held above what is acknowledged without a gap, of all origins.
     pub scattered_entries: u64,
     pub state_bytes: u64,
@@ -73,7 +75,7 @@ pub struct AckShareStats {
     /// Since when other regions' acks are not taken because the limit is reached, and how many parts were refused.
     pub refusing_since_ms: Option<u64>,
     pub refused_total: u64,
-    /// How far each peer is behind.
+    /// How far each peer is behind; the entries are those that it would deliver again.
     pub peers: Vec<(RegionId, Lag)>,
 }
 

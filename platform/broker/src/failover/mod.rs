@@ -15,8 +15,8 @@ use meridian_failover::{
     returning::Tail,
 };
 use meridian_metadata::BoxFuture;
-use meridian_topic::{Gate, MovedTo, TopicHandle};
-use meridian_types::{Domain, NamespaceName, Position, TopicName};
+use meridian_topic::{Gate, MovedTo, SubscriptionStats, TopicHandle};
+use meridian_types::{Domain, NamespaceName, Position, RegionId, TopicName};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -32,15 +32,25 @@ pub trait AckFigures: Send + Sync {
     fn against(&self, topic: &TopicName, region: &str) -> Vec<SubscriptionCost>;
 }
 
-/// For brokers that do not carry the states of subscriptions elsewhere.
-pub struct StatesStayHere(pub Weak<BrokerService>);
+/// The figures of a broker's topics.
+pub struct SharedStates(pub Weak<BrokerService>);
 
-impl AckFigures for StatesStayHere {
-    fn against(&self, topic: &TopicName, _: &str) -> Vec<SubscriptionCost> {
+impl AckFigures for SharedStates {
+    fn against(&self, topic: &TopicName, region: &str) -> Vec<SubscriptionCost> {
         let topic = self.0.upgrade().and_then(|service| service.loaded_topic(topic));
         let subscriptions = topic.map(|topic| topic.stats().subscriptions).unwrap_or_default();
-        let durable = subscriptions.into_iter().filter(|one| one.durable);
-        durable.map(|one| SubscriptionCost { subscription: one.name, replicated: false, again: 0 }).collect()
+        let region = RegionId::of(region);
+        let cost = |one: SubscriptionStats| {
+            let peer = one.acks.as_ref().and_then(|acks| acks.peers.iter().find(|(peer, _)| *peer == region));
+            let shared = one.acks.as_ref().is_some_and(|acks| acks.shared && acks.applied);
+            let again = peer.map_or(0, |(_, lag)| {
+                let settled = shared && !lag.everything && lag.since_ms.is_none();
+                // What is on its way counts, even if it says little.
+                if settled { lag.entries } else { lag.entries.max(1) }
+            });
+            SubscriptionCost { subscription: one.name, replicated: peer.is_some(), again }
+        };
+        subscriptions.into_iter().filter(|one| one.durable).map(cost).collect()
     }
 }
 

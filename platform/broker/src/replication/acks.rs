@@ -5,6 +5,8 @@
 //! Invariants: A1 a part's token is known until its outcome came or its connection ended; A2 a peer's part is answered
 //! "stored" only when the topic says so; A3 a topic with something to tell is in the peer's list of ready ones, or was
 //! asked after it said so.
+//! A4 once per process each region is asked for everything that it knows: it may have been told acks that this one had not
+//! made durable itself when it ended.
 //! Failure: what a peer can't take yet is offered again after [`AGAIN`]; what it refuses is logged and dropped: both go on
 //! with what they have, and the next part is tried.
 //! Must never know: what parts hold, how they travel.
@@ -43,11 +45,17 @@ pub trait AckTopics: Send + Sync {
 pub trait AckLink: Send + Sync {
     /// There may be something for a region.
     fn acks_ready(&self, region: &str);
+    /// A region is to tell everything that it knows.
+    fn request_all(&self, region: &str);
 }
 
 impl AckLink for meridian_link::RegionLink {
     fn acks_ready(&self, region: &str) {
         meridian_link::RegionLink::acks_ready(self, region);
+    }
+
+    fn request_all(&self, region: &str) {
+        self.request_acks(region, "", "");
     }
 }
 
@@ -73,6 +81,8 @@ pub struct AckExchange {
     link: OnceLock<Weak<dyn AckLink>>,
     names: RwLock<HashMap<RegionId, String>>,
     peers: Mutex<BTreeMap<String, PeerState>>,
+    /// Regions that were asked for everything since the start (A4).
+    asked: Mutex<BTreeSet<String>>,
     next_token: Mutex<u64>,
 }
 
@@ -86,6 +96,7 @@ impl AckExchange {
             link: OnceLock::new(),
             names: RwLock::default(),
             peers: Mutex::default(),
+            asked: Mutex::default(),
             next_token: Mutex::new(0),
         })
     }
@@ -218,6 +229,11 @@ impl AckHandler for AckExchange {
     fn connected(&self, peer: &str) {
         self.peers.lock().entry(peer.to_owned()).or_default().sent.clear();
         self.for_all_open(peer, |sharing, id| sharing.acks_lost(id));
+        if self.asked.lock().insert(peer.to_owned())
+            && let Some(link) = self.link.get().and_then(Weak::upgrade)
+        {
+            link.request_all(peer);
+        }
     }
 
     fn take(&self, peer: &str, max_bytes: usize) -> Vec<AckDelta> {

@@ -32,6 +32,7 @@ struct Side {
     topic: Arc<PersistentTopic>,
     exchange: Arc<AckExchange>,
     called: Mutex<Vec<String>>,
+    asked: Mutex<Vec<String>>,
     /// The topic is not there (yet).
     absent: Mutex<bool>,
 }
@@ -60,6 +61,10 @@ impl AckTopics for Side {
 impl AckLink for Side {
     fn acks_ready(&self, region: &str) {
         self.called.lock().push(region.to_owned());
+    }
+
+    fn request_all(&self, region: &str) {
+        self.asked.lock().push(region.to_owned());
     }
 }
 
@@ -90,6 +95,7 @@ impl Side {
             topic: opened.expect("the topic opens"),
             exchange: AckExchange::new(name),
             called: Mutex::default(),
+            asked: Mutex::default(),
             absent: Mutex::new(false),
         });
         let topics: Arc<dyn AckTopics> = side.clone();
@@ -157,6 +163,9 @@ async fn a_policy_shares_every_subscription_and_the_link_is_called() {
     west.exchange.disconnected("east");
     west.exchange.connected("east");
     assert_eq!(west.exchange.take("east", 1 << 20).len(), 2);
+    // It is asked once for what it knows.
+    west.exchange.connected("east");
+    assert_eq!(*west.asked.lock(), ["east"]);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::figures::Client;
 use crate::origins::OriginFigures;
 use crate::producers::Producer;
 use crate::rates::{Rate, total};
-use meridian_managed_ledger::LedgerInfo;
+use meridian_managed_ledger::{LedgerInfo, ManagedLedger};
 use std::sync::atomic::Ordering;
 
 /// Rates of one consumer.
@@ -107,7 +107,7 @@ impl PersistentTopic {
         let subscriptions: Vec<SubscriptionStats> = self
             .all_subscriptions()
             .iter()
-            .map(|subscription| subscription_stats(subscription, &log.ledgers))
+            .map(|subscription| subscription_stats(subscription, &self.log, &log.ledgers))
             .collect();
         let start = self.all_subscriptions().iter().filter(|sub| sub.durable).map(|sub| sub.cursor.read_start()).min();
         let guard = self.producers.lock();
@@ -144,7 +144,7 @@ impl PersistentTopic {
 
     pub(super) fn figures_of(&self, key: ConsumerKey) -> Option<(ConsumerStats, SubscriptionStats)> {
         let subscription = self.subscription_of(key)?;
-        let stats = subscription_stats(&subscription, &self.log.info().ledgers);
+        let stats = subscription_stats(&subscription, &self.log, &self.log.info().ledgers);
         let state = subscription.state.lock();
         let active = state.active.as_ref()?;
         Some((consumer_stats(active, active.peer(key)?)?, stats))
@@ -197,7 +197,7 @@ fn consumer_stats(active: &Active, peer: &Peer) -> Option<ConsumerStats> {
     })
 }
 
-fn subscription_stats(subscription: &Subscription, ledgers: &[LedgerInfo]) -> SubscriptionStats {
+fn subscription_stats(subscription: &Subscription, log: &ManagedLedger, ledgers: &[LedgerInfo]) -> SubscriptionStats {
     let mut cursor = subscription.cursor.info();
     cursor.properties.remove(ACKS_PROPERTY);
     let state = subscription.state.lock();
@@ -245,7 +245,7 @@ fn subscription_stats(subscription: &Subscription, ledgers: &[LedgerInfo]) -> Su
         unreadable: state.unreadable.is_some(),
         consumers,
         cursor: Some(cursor),
-        acks: subscription.share().map(|share| Box::new(share.stats())),
+        acks: subscription.share().map(|share| Box::new(share.stats(&subscription.cursor, log))),
     }
 }
 

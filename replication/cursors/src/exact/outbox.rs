@@ -7,8 +7,9 @@
 //! `everything` is set; O2 a part in flight that is lost goes back; O3 memory is at most that of the state.
 //! Must never know: the state's merging rules but through [`AckState`].
 
-use super::epoch::Epoch;
+use super::epoch::Origin;
 use super::state::AckState;
+use meridian_types::Position;
 use std::collections::VecDeque;
 
 /// How far a peer is behind.
@@ -36,6 +37,8 @@ pub(super) struct Outbox {
     everything: bool,
     /// The peer has confirmed the state's epoch.
     epoch_confirmed: bool,
+    /// Each `upto` that it has confirmed under this epoch.
+    confirmed: AckState,
     fresh: AckState,
     relay: AckState,
     in_flight: VecDeque<InFlight>,
@@ -111,7 +114,9 @@ impl Outbox {
         let base = self.everything;
         if base {
             let since_ms = self.since_ms;
-            *self = Self { last_version: self.last_version, fresh: state.clone(), since_ms, ..Self::default() };
+            let confirmed = std::mem::take(&mut self.confirmed);
+            *self =
+                Self { last_version: self.last_version, fresh: state.clone(), since_ms, confirmed, ..Self::default() };
         } else if self.relay_due(relay_before_ms) {
             let relay = std::mem::replace(&mut self.relay, AckState::new(state.epoch()));
             self.fresh.merge(&relay);
@@ -147,6 +152,9 @@ impl Outbox {
 
     pub(super) fn confirm(&mut self, version: u64) -> bool {
         self.epoch_confirmed |= self.in_flight.iter().any(|sent| sent.version == version && sent.base);
+        if let Some(sent) = self.in_flight.iter().find(|sent| sent.version == version) {
+            self.confirmed.merge(&sent.part.uptos());
+        }
         let before = self.in_flight.len();
         self.in_flight.retain(|sent| sent.version != version);
         self.in_flight.len() < before
@@ -174,11 +182,17 @@ impl Outbox {
         }
     }
 
-    /// The peer itself told the epoch: it needs nothing.
-    pub(super) fn settle_under(&mut self, epoch: Epoch) {
+    pub(super) fn confirmed_upto(&self, origin: Origin) -> Position {
+        self.confirmed.upto(origin)
+    }
+
+    /// The peer itself told the state: it needs nothing.
+    pub(super) fn settle_under(&mut self, state: &AckState) {
+        let epoch = state.epoch();
         *self = Self {
             last_version: self.last_version,
             epoch_confirmed: true,
+            confirmed: state.uptos(),
             fresh: AckState::new(epoch),
             relay: AckState::new(epoch),
             ..Self::default()

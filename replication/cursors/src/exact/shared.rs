@@ -83,6 +83,11 @@ impl SharedAcks {
         Self { own, state, limits, peers: BTreeMap::new(), refusing_since_ms: None, refused_total: 0 }
     }
 
+    /// This region.
+    pub fn own(&self) -> RegionId {
+        self.own
+    }
+
     /// Its bounds.
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -217,7 +222,7 @@ impl SharedAcks {
         for (peer, outbox) in &mut self.peers {
             match *peer == from {
                 // It has what it sent, and the rest of its state is on its way.
-                true => outbox.settle_under(part.epoch()),
+                true => outbox.settle_under(part),
                 false => outbox.reset(now_ms),
             }
         }
@@ -276,6 +281,11 @@ impl SharedAcks {
     /// How far a peer is behind.
     pub fn lag(&self, peer: RegionId) -> Lag {
         self.peers.get(&peer).map_or(Lag::default(), |outbox| outbox.lag(&self.state))
+    }
+
+    /// Everything of an origin up to here is known to be acknowledged by the peer, under this epoch.
+    pub fn confirmed_upto(&self, peer: RegionId, origin: Origin) -> Position {
+        self.peers.get(&peer).map_or(Position::EARLIEST, |outbox| outbox.confirmed_upto(origin))
     }
 
     /// Forgets an origin of which no region holds messages.

@@ -82,8 +82,11 @@ fn what_waits_is_overtaken_by_upto() {
     let mut upto = AckState::new(a.state().epoch());
     upto.raise_upto(origin(A), at(1, 1999));
     a.author(&upto, 21).unwrap();
-    let (_, sent) = a.take(B, 30).unwrap();
+    assert_eq!(a.confirmed_upto(B, origin(A)), Position::EARLIEST);
+    let (version, sent) = a.take(B, 30).unwrap();
     assert_eq!(sent, upto);
+    a.confirm(B, version);
+    assert_eq!(a.confirmed_upto(B, origin(A)), at(1, 1999));
 }
 
 #[test]

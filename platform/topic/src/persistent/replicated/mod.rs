@@ -29,8 +29,8 @@ use super::subscription::Subscription;
 use crate::sharing::{AckSetup, AckShareStats};
 use index::OriginIndex;
 use meridian_cursors::exact::{AckState, Ackedness, Epoch, Origin, SharedAcks};
-use meridian_managed_ledger::{CursorAcks, LogEntry};
-use meridian_types::Position;
+use meridian_managed_ledger::{Cursor, CursorAcks, LogEntry, ManagedLedger};
+use meridian_types::{Position, RegionId};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,18 +99,32 @@ impl Share {
         ask(&|entry| elsewhere(acks.state(), entry))
     }
 
-    pub(super) fn stats(&self) -> AckShareStats {
+    pub(super) fn stats(&self, cursor: &Cursor, log: &ManagedLedger) -> AckShareStats {
+        // What is being worked on counts as not shared yet.
+        let shared = self
+            .work
+            .try_lock()
+            .ok()
+            .is_some_and(|work| cursor.acks_since(work.generation).is_none_or(|(_, acks)| acks == work.authored));
         let acks = self.acks.lock();
         let state = acks.state();
+        let own = Origin::new(acks.own(), log.incarnation());
+        let lag_of = |peer: RegionId| {
+            let mut lag = acks.lag(peer);
+            let from = acks.confirmed_upto(peer, own).next_in_ledger();
+            lag.entries += log.entries_between(log.next_valid(from), state.upto(own));
+            lag
+        };
         AckShareStats {
             epoch: state.epoch().number,
             applied: self.applied.load(Ordering::Relaxed),
+            shared,
             scattered_entries: state.scattered_entries(),
             state_bytes: state.bytes() as u64,
             limit_bytes: acks.limits().max_bytes as u64,
             refusing_since_ms: acks.refusing_since_ms(),
             refused_total: acks.refused_total(),
-            peers: acks.peers().map(|peer| (peer, acks.lag(peer))).collect(),
+            peers: acks.peers().map(|peer| (peer, lag_of(peer))).collect(),
         }
     }
 }
