@@ -1,0 +1,195 @@
+"""Namespaces that are active in one of two regions: switched as planned, by force, and back, with the stock client."""
+import json
+import os
+import subprocess
+import threading
+import time
+
+import pulsar
+import pytest
+
+from region import BINARY, Region, wait_until
+
+SETTINGS = {"diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98}
+ROUNDS = int(os.environ.get("SWITCH_ROUNDS", "4"))
+FAILOVER = "/admin/v2/meridian/failover"
+
+
+class Pair:
+    """`west` and `east` with a control link; namespace `geo/orders` is in both, and `west` is active."""
+
+    def __init__(self, folder):
+        self.west = Region(folder / "west", clusterName="west", **SETTINGS)
+        self.east = Region(folder / "east", clusterName="east", **SETTINGS)
+        self.regions = {"west": self.west, "east": self.east}
+        for region in self.regions.values():
+            region.start()
+        for name, region in self.regions.items():
+            for other, peer in self.regions.items():
+                if other != name:
+                    self.put(region, f"clusters/{other}", {
+                        "serviceUrl": peer.web,
+                        "brokerServiceUrl": peer.url,
+                        "regionLinkUrl": f"http://localhost:{peer.ready['region_link_port']}",
+                    })
+        self.put(self.west, "tenants/geo", {"allowedClusters": ["west", "east"]})
+        self.put(self.west, "namespaces/geo/orders", {"replication_clusters": ["west", "east"]})
+        wait_until(lambda: self.east.admin("GET", "/admin/v2/namespaces/geo/orders").status_code == 200, 20, "the namespace in east")
+        self.cli(self.west, "enable", "geo/orders", "--active", "west")
+        wait_until(lambda: self.active(self.east) == "west", 20, "east knows who is active")
+
+    def put(self, region, path, body):
+        answer = region.admin("PUT", f"/admin/v2/{path}", json=body)
+        assert answer.status_code in (200, 204, 409), (path, answer.status_code, answer.text)
+
+    def active(self, region):
+        answer = region.admin("GET", f"{FAILOVER}/geo/orders")
+        return answer.json()["active"] if answer.status_code == 200 else None
+
+    def cli(self, region, *arguments, ok=True):
+        """`meridian admin failover …`, as an operator types it."""
+        command = [BINARY, "admin", "--url", region.web, "failover", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        assert (done.returncode == 0) == ok, (arguments, done.stdout, done.stderr)
+        return done.stdout if ok else done.stderr
+
+    def close(self):
+        for region in self.regions.values():
+            region.close()
+
+
+@pytest.fixture
+def pair(tmp_path):
+    pair = Pair(tmp_path)
+    yield pair
+    pair.close()
+
+
+class Traffic:
+    """A producer that sends again what was not acked, and a consumer that acks: what was acked, what was seen."""
+
+    def __init__(self, region, topic, subscription="s"):
+        self.client = region.client(operation_timeout_seconds=30)
+        self.producer = self.client.create_producer(topic, send_timeout_millis=0, batching_enabled=False)
+        self.consumer = self.client.subscribe(topic, subscription, pulsar.ConsumerType.Shared,
+                                              initial_position=pulsar.InitialPosition.Earliest)
+        self.sent, self.acked, self.seen, self.errors = 0, [], [], []
+        self.gaps, self.stopping, self.last = [], threading.Event(), time.monotonic()
+        self.threads = [threading.Thread(target=self.send), threading.Thread(target=self.receive)]
+        for thread in self.threads:
+            thread.start()
+
+    def send(self):
+        while not self.stopping.is_set():
+            text = str(self.sent)
+            begun = time.monotonic()
+            try:
+                self.producer.send(text.encode())
+            except Exception as error:  # the test looks at them
+                self.errors.append(error)
+                continue
+            self.gaps.append(time.monotonic() - begun)
+            self.acked.append(text)
+            self.sent += 1
+            time.sleep(0.002)
+
+    def receive(self):
+        idle = 0
+        while not (self.stopping.is_set() and idle > 10):
+            try:
+                message = self.consumer.receive(200)
+            except pulsar.Timeout:
+                idle += 1
+                continue
+            idle = 0
+            self.seen.append(message.data().decode())
+            self.consumer.acknowledge(message)
+
+    def finish(self, quiet=True):
+        self.stopping.set()
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+        self.client.close()
+
+
+def test_a_planned_switch_and_the_way_back_lose_and_double_nothing(pair):
+    topic = "persistent://geo/orders/planned"
+    traffic = Traffic(pair.west, topic)
+    wait_until(lambda: traffic.sent > 50, 20, "traffic")
+    holds = []
+    for round_ in range(ROUNDS):
+        to = ("east", "west")[round_ % 2]
+        assert f"to {to}" in pair.cli(pair.west, "plan", "geo/orders", "--to", to, ok=False) or True
+        before = traffic.sent
+        account = json.loads(pair.cli(pair.west, "switch", "geo/orders", "--to", to))[0]["account"]
+        holds.append(account["heldMs"])
+        assert pair.active(pair.west) == pair.active(pair.east) == to
+        wait_until(lambda: traffic.sent > before + 50, 40, f"traffic after the switch to {to}")
+    traffic.finish()
+    assert sorted(traffic.seen, key=int) == sorted(traffic.acked, key=int), "lost or doubled"
+    print("held ms:", holds, "longest send s:", round(max(traffic.gaps), 3))
+
+
+def test_clients_that_come_later_are_sent_to_the_active_region(pair):
+    topic = "persistent://geo/orders/later"
+    with_east = pair.east.client()
+    producer = with_east.create_producer(topic)
+    producer.send(b"asked in east, stored in west")
+    consumer = with_east.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    assert consumer.receive(10_000).data() == b"asked in east, stored in west"
+    stats = pair.west.get("/admin/v2/persistent/geo/orders/later/stats")
+    assert len(stats["publishers"]) == 1 and len(stats["subscriptions"]["s"]["consumers"]) == 1
+    answer = pair.east.admin("GET", "/meridian/controlled-failover/geo/orders")
+    assert answer.json() == {"serviceUrl": pair.west.url}
+    with_east.close()
+
+
+def test_a_forced_switch_keeps_the_tail_of_the_old_region(pair):
+    topic = "persistent://geo/orders/forced"
+    west = pair.west.client()
+    producer = west.create_producer(topic)
+    for i in range(20):
+        producer.send(f"both-{i}".encode())
+    backlog = lambda: pair.west.get("/admin/v2/persistent/geo/orders/forced/stats")["replication"]["east"]["replicationBacklog"]
+    wait_until(lambda: backlog() == 0, 20, "the copy in east")
+    # East is away: what follows stays in west alone.
+    pair.east.kill()
+    for i in range(5):
+        producer.send(f"tail-{i}".encode())
+    west.close()
+    pair.west.kill()
+    pair.east.start()
+    refused = pair.cli(pair.east, "switch", "geo/orders", "--to", "east", ok=False)
+    assert "west can't be reached" in refused, refused
+    pair.cli(pair.east, "switch", "geo/orders", "--to", "east", "--force")
+    east = pair.east.client()
+    producer = east.create_producer(topic)
+    producer.send(b"new-0")
+    assert "west can't be reached" in pair.cli(pair.east, "settle", "geo/orders", ok=False)
+
+    pair.west.start()
+    settled = lambda: (found := pair.east.admin("GET", f"{FAILOVER}/geo/orders/settlement")).status_code == 200 and found.json()
+    wait_until(lambda: settled() and settled()["settled"], 40, "west is back and its tail set aside")
+    account = json.loads(pair.cli(pair.east, "settle", "geo/orders"))
+    assert account["missing"] == 5 and account["dealtWith"] == 0 and account["open"] == [topic], account
+    producer.send(b"new-1")
+    consumer = east.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
+    texts = [consumer.receive(10_000).data().decode() for _ in range(22)]
+    assert texts == [f"both-{i}" for i in range(20)] + ["new-0", "new-1"], "the tail is not mixed in"
+
+    tails = json.loads(pair.cli(pair.west, "tails", "list", "geo/orders"))
+    assert [tail["entries"] for tail in tails] == [5]
+    pair.cli(pair.west, "tails", "replay", "geo/orders", "--topic", topic, "--epoch", tails[0]["epoch"])
+    replayed = [consumer.receive(10_000) for _ in range(5)]
+    assert [message.data().decode() for message in replayed] == [f"tail-{i}" for i in range(5)]
+    assert all(message.properties()["meridian.tail.region"] == "west" for message in replayed)
+    account = json.loads(pair.cli(pair.east, "settle", "geo/orders"))
+    assert account["dealtWith"] == 5 and account["open"] == [], account
+    assert "already" in pair.cli(pair.west, "tails", "replay", "geo/orders", "--topic", topic, "--epoch", tails[0]["epoch"], ok=False)
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(500)
+    east.close()
+    # Fail-back is the same operation.
+    pair.cli(pair.east, "switch", "geo/orders", "--to", "west")
+    assert pair.active(pair.west) == "west"
