@@ -9,6 +9,7 @@
 
 mod tails;
 
+use crate::replication::Epochs;
 use crate::service::{BrokerService, ListDomain};
 use meridian_failover::{
     ActiveRecord, Epoch, FailoverError, FailoverService, Host, LinkRule, PublishRule, SubscriptionCost, TopicCost,
@@ -183,9 +184,19 @@ impl Host for TopicsHost {
     }
 }
 
+struct LinkEpochs(Arc<FailoverService>);
+
+impl Epochs for LinkEpochs {
+    fn epoch(&self, topic: &TopicName) -> Result<Option<String>, String> {
+        let epoch = self.0.link_epoch(&topic.namespace()).map_err(|error| error.to_string())?;
+        Ok(epoch.map(|epoch| epoch.to_string()))
+    }
+}
+
 impl BrokerService {
     /// Puts fail-over in force. Once, before [`BrokerService::start`].
     pub fn set_failover(&self, failover: Arc<FailoverService>) {
+        self.replication().linker().attach(Arc::new(LinkEpochs(failover.clone())));
         if self.failover_slot().set(failover).is_err() {
             tracing::error!("fail-over was put in force twice");
         }

@@ -7,6 +7,7 @@
 //! Must never know: who decides.
 
 use crate::service::{BrokerService, Create, now_ms};
+use bytes::Bytes;
 use meridian_failover::returning::{EPOCH_PROPERTY, POSITION_PROPERTY, REGION_PROPERTY, Tail, cursor_name};
 use meridian_failover::{ActiveRecord, FailoverError};
 use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogEntry, ManagedLedger};
@@ -18,6 +19,8 @@ use std::sync::Arc;
 
 /// Entries read at once.
 const READ_ENTRIES: u32 = 1000;
+/// Entries published before they count as replayed.
+const REPLAY_ENTRIES: usize = 500;
 /// Bytes read at once.
 const READ_BYTES: u64 = 4 << 20;
 
@@ -136,7 +139,7 @@ pub(super) async fn replay(service: &Arc<BrokerService>, tail: &Tail) -> Result<
         .ok_or_else(|| FailoverError::Host(format!("the tail of {} is not kept any more", tail.topic)))?;
     let own = RegionId::of(&service.config().cluster);
     let members = Members { log: &log, link: &cursor, own, to: tail.to, active: &tail.active };
-    let mut entries = Vec::new();
+    let mut entries: Vec<(Position, Bytes)> = Vec::new();
     let region = service.config().cluster.clone();
     members
         .visit(|run| {
@@ -150,13 +153,15 @@ pub(super) async fn replay(service: &Arc<BrokerService>, tail: &Tail) -> Result<
             Ok(())
         })
         .await?;
-    let replayer = service.replayer().ok_or_else(|| host("this broker has no links to other regions"))?;
     let active = service.failover().and_then(|failover| failover.state(&tail.topic.namespace()));
     let active = active.map_or_else(|| tail.active.clone(), |state| state.record.active);
-    for (position, payload) in entries {
-        replayer.publish(&active, &tail.topic, payload).await.map_err(host)?;
-        // One by one: what was confirmed is not published again if this ends in between.
-        cursor.ack(&[AckPosition { position, unacked_batch_indexes: None, messages: 0 }]);
+    for run in entries.chunks(REPLAY_ENTRIES) {
+        let payloads = run.iter().map(|(_, payload)| payload.clone()).collect();
+        service.replication().linker().publish(&active, &tail.topic, payloads).await.map_err(host)?;
+        // Run by run: what was confirmed is not published again if this ends in between.
+        let ack =
+            |(position, _): &(Position, Bytes)| AckPosition { position: *position, unacked_batch_indexes: None, messages: 0 };
+        cursor.ack(&run.iter().map(ack).collect::<Vec<_>>());
     }
     cursor.persisted().await.map_err(host)?;
     Ok(tail.to)

@@ -7,7 +7,7 @@
 //! Must never know: sessions, how entries are stamped.
 
 use super::http::RemoteAdmin;
-use super::{Link, LinkRequest, Linker, ReplicationFigures};
+use super::{Epochs, Link, LinkRequest, Linker, ReplicationFigures};
 use crate::config::ReplicationConfig;
 use crate::schema::SchemaRegistry;
 use crate::service::now_ms;
@@ -25,10 +25,11 @@ use meridian_replicator::{
 use meridian_topic::api::BoxFuture;
 use meridian_types::TopicName;
 use meridian_wire::proto::{Schema, ServerError};
+use meridian_wire::replicate::EPOCH_KEY;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What all links to one region share.
 struct Region {
@@ -44,6 +45,7 @@ pub struct RegionLinker {
     registry: Arc<Registry>,
     schemas: Arc<SchemaRegistry>,
     regions: Mutex<HashMap<String, Arc<Region>>>,
+    epochs: OnceLock<Arc<dyn Epochs>>,
 }
 
 fn set(text: &Option<String>) -> Option<&str> {
@@ -97,7 +99,7 @@ impl RegionLinker {
     /// For the region `own`.
     pub fn new(own: &str, config: ReplicationConfig, registry: Arc<Registry>, store: SharedStore) -> Arc<Self> {
         let schemas = Arc::new(SchemaRegistry::new(store));
-        Arc::new(Self { own: own.into(), config, registry, schemas, regions: Mutex::default() })
+        Arc::new(Self { own: own.into(), config, registry, schemas, regions: Mutex::default(), epochs: OnceLock::new() })
     }
 
     /// K1.
@@ -137,10 +139,8 @@ impl RegionLinker {
             schemas,
             maker,
         };
-        match self.config.create_remote_topics {
-            true => Arc::new(remote),
-            false => Arc::new(OnlyExisting { remote, base }),
-        }
+        let existing = (!self.config.create_remote_topics).then_some(base);
+        Arc::new(Conditional { remote, existing, epochs: self.epochs.get().cloned() })
     }
 
     async fn run(&self, request: LinkRequest) -> Result<Arc<dyn Link>, String> {
@@ -180,6 +180,25 @@ impl RegionLinker {
 impl Linker for RegionLinker {
     fn start(&self, request: LinkRequest) -> BoxFuture<'_, Result<Arc<dyn Link>, String>> {
         Box::pin(self.run(request))
+    }
+
+    fn attach(&self, epochs: Arc<dyn Epochs>) {
+        if self.epochs.set(epochs).is_err() {
+            tracing::error!("links were told twice who says what is active");
+        }
+    }
+
+    fn publish<'a>(
+        &'a self,
+        region: &'a str,
+        topic: &'a TopicName,
+        entries: Vec<Bytes>,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let cluster = self.registry.cluster(region).ok_or_else(|| format!("region {region} is not known here"))?;
+            let pool = self.region(region, &cluster)?.pool.clone();
+            super::replay::publish(&pool, topic, entries).await
+        })
     }
 }
 
@@ -265,15 +284,24 @@ impl MarkerSink for NoMarkers {
     fn marker(&self, _: &str, _: SeenMarker) {}
 }
 
-/// A remote in which topics are made by others.
-struct OnlyExisting {
+/// A remote with conditions for each opening.
+struct Conditional {
     remote: PulsarRemote,
-    base: TopicName,
+    /// Topics are made by others there: this one has to exist.
+    existing: Option<TopicName>,
+    epochs: Option<Arc<dyn Epochs>>,
 }
 
-impl Remote for OnlyExisting {
+impl Remote for Conditional {
     fn open(&self, session: u64, generation: u64) -> BoxFuture<'static, Result<Box<dyn Session>, OpenFailure>> {
-        let (pool, base, open) = (self.remote.pool.clone(), self.base.clone(), self.remote.open(session, generation));
+        let mut remote = self.remote.clone();
+        match self.epochs.as_ref().map_or(Ok(None), |epochs| epochs.epoch(&remote.topic)) {
+            Ok(None) => {}
+            Ok(Some(epoch)) => remote.metadata.push((EPOCH_KEY.to_owned(), epoch)),
+            Err(reason) => return Box::pin(std::future::ready(Err(OpenFailure::Refused(reason)))),
+        }
+        let (pool, open) = (remote.pool.clone(), remote.open(session, generation));
+        let Some(base) = self.existing.clone() else { return open };
         Box::pin(async move {
             match pool.partitions(&base, false).await {
                 Err(error) if error.code() == Some(ServerError::TopicNotFound) => {

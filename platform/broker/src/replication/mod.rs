@@ -15,6 +15,7 @@ mod http;
 mod linker;
 pub(crate) mod markers;
 mod plan;
+mod replay;
 mod scan;
 
 pub use acks::{AckExchange, AckLink, AckTopics};
@@ -25,6 +26,7 @@ pub use plan::remotes;
 pub use scan::open_replicated;
 
 use crate::error::BrokerError;
+use bytes::Bytes;
 use meridian_managed_ledger::{CursorOptions, InitialPosition, LogError, ManagedLedger};
 use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_replicator::MarkerSink;
@@ -69,8 +71,28 @@ pub struct LinkRequest {
     pub markers: Option<Arc<dyn MarkerSink>>,
 }
 
+/// Who is active for a topic, for links that have to name it.
+pub trait Epochs: Send + Sync {
+    /// The epoch that a link of the topic names; `None` = all regions are active.
+    ///
+    /// # Errors
+    /// Why the link has to wait.
+    fn epoch(&self, topic: &TopicName) -> Result<Option<String>, String>;
+}
+
 /// Starts links.
 pub trait Linker: Send + Sync {
+    /// Links name their epochs from now on, asked for whenever they open.
+    fn attach(&self, _epochs: Arc<dyn Epochs>) {}
+    /// Publishes entries in another region as an ordinary producer; ends when all are stored there.
+    fn publish<'a>(
+        &'a self,
+        region: &'a str,
+        _topic: &'a TopicName,
+        _entries: Vec<Bytes>,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(std::future::ready(Err(format!("this broker has no way to publish in region {region}"))))
+    }
     /// Makes the cursor if it is not there, and starts a link. It connects by itself, so this fails only for what waiting
     /// does not heal.
     ///
@@ -167,6 +189,11 @@ impl Replication {
             topics: Mutex::default(),
             closing: Mutex::default(),
         })
+    }
+
+    /// What starts links.
+    pub fn linker(&self) -> &Arc<dyn Linker> {
+        &self.linker
     }
 
     /// A topic was opened, or its policies may have changed. Cheap for topics that have nothing to do with it.

@@ -34,14 +34,12 @@ use crate::listener::ConnectionCounts;
 use crate::metrics::BrokerMetrics;
 use crate::replication::{AckExchange, Linker, NoLinks, Replication, Surroundings, TopicMarkers};
 use crate::schema::SchemaRegistry;
-use bytes::Bytes;
 use meridian_failover::FailoverService;
 use meridian_managed_ledger::{CursorInfo, InitialPosition, ManagedLedger};
 use meridian_metadata::{MetadataError, SharedStore};
 use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_registry::Registry;
 use meridian_replicator::MarkerSink;
-use meridian_topic::api::BoxFuture;
 use meridian_types::TopicName;
 use meridian_wire::replicate::LINK_PREFIX;
 use parking_lot::Mutex;
@@ -62,17 +60,6 @@ pub enum TopicEvent {
     Created(TopicName),
     /// It was deleted.
     Deleted(TopicName),
-}
-
-/// Publishes single entries in other regions, as an ordinary producer there.
-pub trait Replayer: Send + Sync {
-    /// Publishes an entry; ends when it is stored there.
-    fn publish<'a>(
-        &'a self,
-        region: &'a str,
-        topic: &'a TopicName,
-        payload: Bytes,
-    ) -> BoxFuture<'a, Result<(), String>>;
 }
 
 /// What a broker is made of.
@@ -124,7 +111,6 @@ pub struct BrokerService {
     factory: Arc<dyn TopicFactory>,
     replication: Arc<Replication>,
     failover: OnceLock<Arc<FailoverService>>,
-    replayer: OnceLock<Arc<dyn Replayer>>,
     acks: Arc<AckExchange>,
     topics: Arc<topic_map::TopicMap>,
     loads: Semaphore,
@@ -170,7 +156,6 @@ impl BrokerService {
         Ok(Arc::new(Self {
             replication,
             failover: OnceLock::new(),
-            replayer: OnceLock::new(),
             acks,
             loads: Semaphore::new(parts.config.max_concurrent_topic_loads as usize),
             lookups: Semaphore::new(parts.config.session.max_concurrent_lookups as usize),
@@ -233,17 +218,6 @@ impl BrokerService {
 
     pub(crate) fn failover_slot(&self) -> &OnceLock<Arc<FailoverService>> {
         &self.failover
-    }
-
-    /// Who publishes single entries in other regions. Once, before [`BrokerService::start`].
-    pub fn set_replayer(&self, replayer: Arc<dyn Replayer>) {
-        if self.replayer.set(replayer).is_err() {
-            tracing::error!("the way to publish in other regions was set twice");
-        }
-    }
-
-    pub(crate) fn replayer(&self) -> Option<&Arc<dyn Replayer>> {
-        self.replayer.get()
     }
 
     pub(crate) fn log_of(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>> {
