@@ -6,7 +6,7 @@
 use crate::cli::Failure;
 use bytes::Bytes;
 use meridian_broker::BrokerService;
-use meridian_broker::failover::{AckFigures, TopicsHost};
+use meridian_broker::failover::{AckFigures, TopicPositionsHere, TopicsHost};
 use meridian_failover::service::Settings;
 use meridian_failover::{FailoverCall, FailoverReply, FailoverService, PeerCalls};
 use meridian_link::{FailoverHandler, HandlerRefusal, RegionLink};
@@ -32,6 +32,7 @@ pub async fn start(
     let own = &service.config().cluster;
     let failover = FailoverService::open(own, store, host, peers, Settings::default()).await?;
     service.set_failover(failover.clone());
+    link.set_positions(Arc::new(TopicPositionsHere(Arc::downgrade(service))));
     link.set_failover(Arc::new(Steps { failover: failover.clone() }));
     Ok(failover.start())
 }

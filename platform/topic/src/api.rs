@@ -8,7 +8,7 @@ use crate::compaction::CompactionStatus;
 use crate::sharing::{AckSharing, SnapshotSharing};
 use bytes::Bytes;
 use meridian_managed_ledger::{LogEntry, LogError};
-use meridian_types::{Classify, ErrorClass, Position, TopicName};
+use meridian_types::{Classify, ErrorClass, Incarnation, Position, RegionId, TopicName};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -494,6 +494,10 @@ pub trait TopicHandle: Send + Sync {
 
     /// Serves tenants' clients, holds them or sends them away. Idempotent.
     fn set_gate(&self, _gate: Gate) {}
+    /// Up to which position of which topic's life elsewhere everything is stored here.
+    fn origin_marks(&self) -> BoxFuture<'_, Result<Vec<(RegionId, Incarnation, Position)>, TopicError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
     /// Closes the producers of other regions: they come again.
     fn close_links(&self) {}
     /// What is under way with them.

@@ -7,7 +7,10 @@
 //! Failure: what can't be done now is an error for the service, which tries again or gives up.
 //! Must never know: epochs' meaning, how regions talk.
 
+mod positions;
 mod tails;
+
+pub use positions::TopicPositionsHere;
 
 use crate::replication::Epochs;
 use crate::service::{BrokerService, ListDomain};

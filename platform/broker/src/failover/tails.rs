@@ -6,6 +6,7 @@
 //! Failure: [`FailoverError::Host`].
 //! Must never know: who decides.
 
+use super::positions;
 use crate::service::{BrokerService, Create, now_ms};
 use bytes::Bytes;
 use meridian_failover::returning::{EPOCH_PROPERTY, POSITION_PROPERTY, REGION_PROPERTY, Tail, cursor_name};
@@ -43,13 +44,15 @@ pub(super) async fn cut<'a>(
     let log = log_of(service, topic).await?;
     let without_links = service.replication().stop(topic).await;
     let Some(link) = log.cursor(&replicate::cursor_name(&record.active)) else { return Ok(()) };
-    let after = link.mark_delete();
+    // What the link's cursor knows may be older than what the region has: receipts were lost, or not made durable here.
+    let delivered = positions::delivered(service, topic, &record.active).await.map_err(host)?;
+    let after = delivered.map_or(link.mark_delete(), |delivered| delivered.max(link.mark_delete()));
     let to = log.last_confirmed();
     let own = RegionId::of(&service.config().cluster);
-    let members = Members { log: &log, link: &link, own, to, active: &record.active };
+    let members = Members { log: &log, link: &link, own, after, to, active: &record.active };
     let entries = members.visit(|_| Ok(())).await?;
     if entries != 0 {
-        let start = link.read_start();
+        let start = after.next_in_ledger();
         let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
         log.open_cursor(&cursor_name(record.epoch), InitialPosition::At(start), options).await.map_err(host)?;
         let tail = Tail {
@@ -98,6 +101,7 @@ struct Members<'a> {
     log: &'a ManagedLedger,
     link: &'a Cursor,
     own: RegionId,
+    after: Position,
     to: Position,
     active: &'a str,
 }
@@ -106,6 +110,7 @@ impl Members<'_> {
     fn holds(&self, entry: &LogEntry) -> bool {
         let (region, _, _) = entry.origin;
         !entry.marker
+            && entry.position > self.after
             && region == self.own
             && !self.link.is_acked(entry.position)
             && replicate::is_for(&entry.payload, self.active)
@@ -138,7 +143,7 @@ pub(super) async fn replay(service: &Arc<BrokerService>, tail: &Tail) -> Result<
         .cursor(&cursor_name(tail.epoch))
         .ok_or_else(|| FailoverError::Host(format!("the tail of {} is not kept any more", tail.topic)))?;
     let own = RegionId::of(&service.config().cluster);
-    let members = Members { log: &log, link: &cursor, own, to: tail.to, active: &tail.active };
+    let members = Members { log: &log, link: &cursor, own, after: tail.after, to: tail.to, active: &tail.active };
     let mut entries: Vec<(Position, Bytes)> = Vec::new();
     let region = service.config().cluster.clone();
     members
@@ -159,8 +164,11 @@ pub(super) async fn replay(service: &Arc<BrokerService>, tail: &Tail) -> Result<
         let payloads = run.iter().map(|(_, payload)| payload.clone()).collect();
         service.replication().linker().publish(&active, &tail.topic, payloads).await.map_err(host)?;
         // Run by run: what was confirmed is not published again if this ends in between.
-        let ack =
-            |(position, _): &(Position, Bytes)| AckPosition { position: *position, unacked_batch_indexes: None, messages: 0 };
+        let ack = |(position, _): &(Position, Bytes)| AckPosition {
+            position: *position,
+            unacked_batch_indexes: None,
+            messages: 0,
+        };
         cursor.ack(&run.iter().map(ack).collect::<Vec<_>>());
     }
     cursor.persisted().await.map_err(host)?;

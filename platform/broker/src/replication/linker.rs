@@ -99,7 +99,14 @@ impl RegionLinker {
     /// For the region `own`.
     pub fn new(own: &str, config: ReplicationConfig, registry: Arc<Registry>, store: SharedStore) -> Arc<Self> {
         let schemas = Arc::new(SchemaRegistry::new(store));
-        Arc::new(Self { own: own.into(), config, registry, schemas, regions: Mutex::default(), epochs: OnceLock::new() })
+        Arc::new(Self {
+            own: own.into(),
+            config,
+            registry,
+            schemas,
+            regions: Mutex::default(),
+            epochs: OnceLock::new(),
+        })
     }
 
     /// K1.

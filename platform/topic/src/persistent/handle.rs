@@ -9,7 +9,7 @@ use crate::api::{
 use crate::compaction::CompactionStatus;
 use crate::sharing::{AckSharing, SnapshotSharing};
 use meridian_managed_ledger::LogEntry;
-use meridian_types::{Position, TopicName};
+use meridian_types::{Incarnation, Position, RegionId, TopicName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -72,6 +72,10 @@ impl TopicHandle for PersistentTopic {
 
     fn set_gate(&self, gate: Gate) {
         self.change_gate(gate);
+    }
+
+    fn origin_marks(&self) -> BoxFuture<'_, Result<Vec<(RegionId, Incarnation, Position)>, TopicError>> {
+        Box::pin(self.stored_origin_marks())
     }
 
     fn close_links(&self) {

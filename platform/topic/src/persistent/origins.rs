@@ -11,7 +11,7 @@ use super::deduplicating::{from_hex, to_hex};
 use crate::api::{ProducerKey, TopicError};
 use crate::origins::{LinkIdentity, Origin, OriginMarks, OriginSnapshot, Source};
 use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogEntry, LogError};
-use meridian_types::Position;
+use meridian_types::{Incarnation, Position, RegionId};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,6 +53,20 @@ impl PersistentTopic {
 
     pub(super) fn link_of(&self, key: ProducerKey) -> Option<Arc<LinkIdentity>> {
         self.origins.links.read().get(&key).cloned()
+    }
+
+    /// What is stored of each origin; brings the marks up to date first.
+    pub(super) async fn stored_origin_marks(&self) -> Result<Vec<(RegionId, Incarnation, Position)>, TopicError> {
+        if !self.has_origins() {
+            return Ok(Vec::new());
+        }
+        self.ensure_origins().await?;
+        let guard = self.producers.lock();
+        let origins = guard.as_ref().and_then(|side| side.core.origins.as_ref());
+        let mark = |(source, figures): (Source, crate::origins::OriginFigures)| {
+            (source.region, source.incarnation, figures.persisted)
+        };
+        Ok(origins.map(|origins| origins.all().map(mark).collect()).unwrap_or_default())
     }
 
     fn origins_run(&self) -> bool {

@@ -1,0 +1,74 @@
+//! How far topics are here, for regions that ask over the control link.
+//!
+//! Failure: a topic that can't be opened is answered with the reason.
+//! Must never know: why they ask.
+
+use crate::service::{BrokerService, Create};
+use meridian_link::{OriginMark, PositionsHandler, TopicPositions};
+use meridian_topic::api::BoxFuture;
+use meridian_types::{EntryId, Incarnation, Position, TopicName};
+use std::sync::{Arc, Weak};
+
+/// Topics that are looked at for one call.
+const TOPICS_MAX: usize = 1000;
+
+/// The topics of a broker.
+pub struct TopicPositionsHere(pub Weak<BrokerService>);
+
+async fn positions(service: &Arc<BrokerService>, name: &str) -> Result<TopicPositions, String> {
+    let topic = TopicName::parse(name).map_err(|error| error.to_string())?;
+    let handle = service.topic(&topic, Create::Never).await.map_err(|error| error.to_string())?;
+    let marks = handle.origin_marks().await.map_err(|error| error.to_string())?;
+    let log = service.log_of(&topic).ok_or("the topic is closing")?;
+    let last = Some(log.last_confirmed()).filter(|last| last.entry_id > EntryId::NONE);
+    let mark = |(region, incarnation, position)| OriginMark { region, incarnation, position };
+    Ok(TopicPositions {
+        topic: name.to_owned(),
+        incarnation: log.incarnation(),
+        last,
+        marks: marks.into_iter().map(mark).collect(),
+        error: None,
+    })
+}
+
+impl PositionsHandler for TopicPositionsHere {
+    fn positions<'a>(&'a self, _: &'a str, topics: Vec<String>) -> BoxFuture<'a, Vec<TopicPositions>> {
+        Box::pin(async move {
+            let mut answers = Vec::with_capacity(topics.len().min(TOPICS_MAX));
+            for (nth, name) in topics.into_iter().enumerate() {
+                let answer = match self.0.upgrade().filter(|_| nth < TOPICS_MAX) {
+                    Some(service) => positions(&service, &name).await,
+                    None => Err("not answered: too many topics, or the broker is ending".to_owned()),
+                };
+                answers.push(answer.unwrap_or_else(|error| TopicPositions {
+                    topic: name,
+                    incarnation: Incarnation(0),
+                    last: None,
+                    marks: Vec::new(),
+                    error: Some(error),
+                }));
+            }
+            answers
+        })
+    }
+}
+
+/// Up to where a region has stored what was first stored here; `None` = nothing of it, or it does not have the topic.
+pub(super) async fn delivered(
+    service: &Arc<BrokerService>,
+    topic: &TopicName,
+    region: &str,
+) -> Result<Option<Position>, String> {
+    let link = service.link().ok_or("there is no control link")?;
+    let log = service.log_of(topic).ok_or("the topic is closing")?;
+    let answers = link.link.positions(region, vec![topic.to_string()]).await.map_err(|error| error.to_string())?;
+    let Some(answer) = answers.into_iter().next() else { return Err("the answer holds nothing".to_owned()) };
+    if let Some(error) = answer.error {
+        // The topic was never copied there: all of it is the tail.
+        tracing::info!(%topic, region, error, "a region does not have the topic");
+        return Ok(None);
+    }
+    let own = meridian_types::RegionId::of(&service.config().cluster);
+    let ours = |mark: &&OriginMark| mark.region == own && mark.incarnation == log.incarnation();
+    Ok(answer.marks.iter().find(ours).map(|mark| mark.position))
+}
