@@ -33,7 +33,7 @@ pub fn routes() -> Router<AdminState> {
     let mut routes = Router::new();
     for (area, reason) in AREAS {
         for version in ["v2", "v3"] {
-            let refuse = move || async move { Err::<Reply, _>(not_served(*reason)) };
+            let refuse = move || async move { Err::<Reply, _>(not_served(reason)) };
             routes = routes
                 .route(&format!("/admin/{version}/{area}"), any(refuse))
                 .route(&format!("/admin/{version}/{area}/{{*rest}}"), any(refuse));

@@ -278,7 +278,7 @@ fn shared_acks(one: &SubscriptionStats, state: &AdminState) -> Value {
 
 fn subscription(one: &SubscriptionStats, shown: Shown, state: &AdminState) -> Value {
     let consumers: Vec<Value> = if shown.consumers { one.consumers.iter().map(consumer).collect() } else { Vec::new() };
-    let properties = one.cursor.as_ref().map(|cursor| given_properties(cursor)).unwrap_or_default();
+    let properties = one.cursor.as_ref().map(given_properties).unwrap_or_default();
     let ranges = one.cursor.as_ref().map_or(0, |cursor| cursor.acked_range_count);
     json!({
         "msgRateOut": one.rate_out,
