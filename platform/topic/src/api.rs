@@ -520,6 +520,8 @@ pub trait TopicHandle: Send + Sync {
         properties: BTreeMap<String, String>,
         replicated: bool,
     ) -> BoxFuture<'_, Result<(), TopicError>>;
+    /// Admin: a durable subscription's acknowledgements go to other regions from now on, or no more.
+    fn set_subscription_replicated(&self, name: String, replicated: bool) -> BoxFuture<'_, Result<(), TopicError>>;
     /// Admin: deletes a subscription; with consumers only if forced.
     fn delete_subscription(&self, name: String, force: bool) -> BoxFuture<'_, Result<(), TopicError>>;
     /// Admin: moves a subscription.

@@ -31,6 +31,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&under("/expireMessages/{seconds}"), post(expire))
         .route(&of_topic("/all_subscription/expireMessages/{seconds}"), post(expire_all))
         .route(&under("/properties"), get(properties))
+        .route(&under("/replicatedSubscriptionStatus"), get(is_replicated).post(set_replicated))
 }
 
 /// Topic and subscription of the path, for who may use the subscription.
@@ -57,6 +58,7 @@ enum Change {
     Reset(SeekTo),
     Skip(Option<u64>),
     Expire { older_than_s: u64 },
+    Replicate(bool),
 }
 
 impl Change {
@@ -67,6 +69,7 @@ impl Change {
             Change::Reset(to) => handle.reset_subscription(name, to.clone()).await,
             Change::Skip(entries) => handle.skip(name, *entries).await,
             Change::Expire { older_than_s } => handle.expire(name, *older_than_s).await,
+            Change::Replicate(on) => handle.set_subscription_replicated(name, *on).await,
         }
     }
 }
@@ -262,6 +265,32 @@ async fn properties(State(state): Given, call: Call) -> Answer {
         }
     }
     Err(AdminError::not_found(format!("Subscription {name} not found for topic {topic}")))
+}
+
+/// Whether its acknowledgements go to other regions, by partition.
+async fn is_replicated(State(state): Given, call: Call) -> Answer {
+    let (topic, name) = target(&state, &call)?;
+    let mut found = BTreeMap::new();
+    for part in state.parts(&topic).await? {
+        let subscriptions = state.load(&part).await?.stats().subscriptions;
+        if let Some(one) = subscriptions.into_iter().find(|subscription| subscription.name == name) {
+            found.insert(part.to_string(), one.replicated);
+        }
+    }
+    match found.is_empty() {
+        true => Err(AdminError::not_found(format!("Subscription {name} not found for topic {topic}"))),
+        false => Ok(Reply::json(&found)),
+    }
+}
+
+async fn set_replicated(State(state): Given, call: Call) -> Answer {
+    let (topic, name) = target(&state, &call)?;
+    let wanted = call.value()?;
+    let on = wanted.as_bool().ok_or_else(|| AdminError::bad_request(format!("{wanted}: expected true or false")))?;
+    if on && !state.service.config().replicated_subscriptions {
+        return Err(AdminError::invalid("enableReplicatedSubscriptions=false: subscriptions are not replicated here"));
+    }
+    on_each(&state, &topic, &name, Change::Replicate(on)).await
 }
 
 #[cfg(test)]

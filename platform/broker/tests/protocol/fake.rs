@@ -318,6 +318,10 @@ impl TopicHandle for FakeTopic {
         Box::pin(async { not_faked() })
     }
 
+    fn set_subscription_replicated(&self, _name: String, _on: bool) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async { not_faked() })
+    }
+
     fn delete_subscription(&self, _name: String, _force: bool) -> BoxFuture<'_, Result<(), TopicError>> {
         Box::pin(async { not_faked() })
     }

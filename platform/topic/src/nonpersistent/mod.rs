@@ -317,6 +317,11 @@ impl TopicHandle for NonPersistentTopic {
         Box::pin(std::future::ready(self.create(&name)))
     }
 
+    fn set_subscription_replicated(&self, _: String, _: bool) -> BoxFuture<'_, Result<(), TopicError>> {
+        let message = "Cannot enable/disable replicated subscriptions on non-persistent topics";
+        Box::pin(std::future::ready(Err(TopicError::new(TopicErrorKind::NotAllowed, message))))
+    }
+
     fn delete_subscription(&self, name: String, force: bool) -> BoxFuture<'_, Result<(), TopicError>> {
         Box::pin(std::future::ready(self.state.lock().delete(&name, force)))
     }

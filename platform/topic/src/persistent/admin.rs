@@ -49,6 +49,16 @@ impl PersistentTopic {
         }
     }
 
+    pub(super) async fn set_replicated(&self, name: &str, replicated: bool) -> Result<(), TopicError> {
+        self.refuse_if_closed()?;
+        let _turn = self.changes.lock().await;
+        let subscription = self.must_find(name)?;
+        match replicated {
+            true => self.mark_replicated(&subscription).await,
+            false => self.unmark_replicated(&subscription).await,
+        }
+    }
+
     pub(super) async fn unsubscribe_of(&self, consumer: ConsumerKey, force: bool) -> Result<(), TopicError> {
         let not_found = || TopicError::new(TopicErrorKind::Metadata, "Consumer not found");
         let subscription = self.subscription_of(consumer).ok_or_else(not_found)?;

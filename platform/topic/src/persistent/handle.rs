@@ -127,6 +127,10 @@ impl TopicHandle for PersistentTopic {
         Box::pin(async move { self.create_named(&name, at, properties, replicated).await })
     }
 
+    fn set_subscription_replicated(&self, name: String, replicated: bool) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(async move { self.set_replicated(&name, replicated).await })
+    }
+
     fn delete_subscription(&self, name: String, force: bool) -> BoxFuture<'_, Result<(), TopicError>> {
         Box::pin(async move { self.delete_named(&name, force).await })
     }

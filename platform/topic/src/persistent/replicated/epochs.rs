@@ -5,10 +5,11 @@
 //! A cut says of each origin which entries stand before the place moved to; of an origin that can't be found there nothing
 //! is said, so all of it is delivered again: unknown means earliest, never latest.
 
-use super::store::acks_from;
+use super::store::{ACKS_PROPERTY, acks_from};
 use super::{Share, Work};
 use crate::api::TopicError;
 use crate::persistent::PersistentTopic;
+use crate::persistent::consuming::REPLICATED_PROPERTY;
 use crate::persistent::subscription::Subscription;
 use crate::sharing::AckSetup;
 use meridian_cursors::exact::{AckState, Epoch, Origin, SharedAcks};
@@ -104,6 +105,22 @@ impl PersistentTopic {
         {
             self.attach_stored(subscription, &setup);
         }
+    }
+
+    /// A subscription is no longer shared, unless a policy shares all. What peers still send makes it shared again.
+    pub(in crate::persistent) async fn unmark_replicated(
+        &self,
+        subscription: &Arc<Subscription>,
+    ) -> Result<(), TopicError> {
+        let mut properties = subscription.cursor.properties();
+        properties.remove(REPLICATED_PROPERTY);
+        let all = self.sharing.setup().is_some_and(|setup| setup.all);
+        if !all {
+            properties.remove(ACKS_PROPERTY);
+            self.sharing.shares.write().remove(&subscription.name);
+            subscription.set_share(None);
+        }
+        Ok(subscription.cursor.set_properties(properties).await?)
     }
 
     /// Moves a subscription that is fenced: the first entry to deliver, and what of it is unacked.
