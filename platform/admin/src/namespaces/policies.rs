@@ -172,7 +172,19 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
         "allowedClusters" => check_allowed(&state, &state.administered_namespace(&call)?, &input.parse()?)?,
         _ => {}
     }
-    change(&state, &call, row.name, |policies| (row.write)(policies, &input)).await?;
+    // The one policy with a second part, given beside the body.
+    let by_links = match (row.name, call.query("allowAutoUpdateSchemaWithReplicator")) {
+        ("isAllowAutoUpdateSchema", Some(text)) => Some(text.parse().map_err(|_| {
+            AdminError::bad_request(format!("allowAutoUpdateSchemaWithReplicator={text}: expected true or false"))
+        })?),
+        _ => None,
+    };
+    change(&state, &call, row.name, |policies| {
+        policies.is_allow_auto_update_schema_with_replicator =
+            by_links.unwrap_or(policies.is_allow_auto_update_schema_with_replicator);
+        (row.write)(policies, &input)
+    })
+    .await?;
     Ok(Reply::empty(row.set_status))
 }
 

@@ -7,6 +7,7 @@ use super::Session;
 use super::slots::{Answered, ProducerSlot};
 use crate::session::reply;
 use meridian_topic::api::BoxFuture;
+use meridian_topic::origins::is_link;
 use meridian_topic::{ClientSink, Delivery, MovedTo, ProducerReady, Receipt, TopicError, TopicErrorKind};
 use meridian_wire::encode::{self, MessageHeader, SendReceipt};
 use meridian_wire::error::NO_REQUEST;
@@ -63,10 +64,14 @@ impl ClientSink for Session {
     }
 
     fn send_error(&self, producer_id: u64, sequence_id: u64, kind: TopicErrorKind, message: &str) {
-        let answered = {
+        let (answered, link) = {
             let mut slots = self.slots.lock();
-            slots.producers.get_mut(&producer_id).map(|slot| slot.answered(1)).unwrap_or_default()
+            let slot = slots.producers.get_mut(&producer_id);
+            slot.map(|slot| (slot.answered(1), is_link(&slot.name))).unwrap_or_default()
         };
+        // A Pulsar broker that sends to us takes "not allowed" for the end of that message, and its replicator then stands
+        // still; after any other word it opens a new session and sends again.
+        let kind = if link && kind == TopicErrorKind::NotAllowed { TopicErrorKind::Persistence } else { kind };
         self.send(meridian_wire::error::send_error(producer_id, sequence_id, reply::server_error(kind), message));
         self.give_back(answered);
     }
