@@ -20,6 +20,8 @@ from region import Region, wait_until
 
 SERVICES = ("binary", "web", "control")
 TENANT = "geo"
+# That other programs' files crowd a region out of its disk is no subject here.
+CROWDED_DISK = {"diskUsageThreshold": "0.99", "diskUsageLwmThreshold": "0.985"}
 
 
 def cpu_seconds(pid):
@@ -88,10 +90,10 @@ class MeridianSide(Side):
 
     def begin(self, incoming):
         # The clients' side of a test speaks plainly to 127.0.0.1; what comes from outside names its listener.
+        settings = {"regionLinkPort": self.ports["control"], **CROWDED_DISK, **self.settings}
         self.process = Region(self.folder, clusterName=self.name, brokerServicePort=self.ports["binary"],
-                              webServicePort=self.ports["web"], regionLinkPort=self.ports["control"],
-                              bindAddress="127.0.0.1", advertisedListeners=self.listeners(incoming),
-                              internalListenerName="internal", **self.settings)
+                              webServicePort=self.ports["web"], bindAddress="127.0.0.1",
+                              advertisedListeners=self.listeners(incoming), internalListenerName="internal", **settings)
         self.process.start()
 
     def start(self):
@@ -109,6 +111,9 @@ class MeridianSide(Side):
     def pid(self):
         return self.process.process.pid
 
+    def global_producers(self, topic):
+        self.admin("POST", f"namespaces/{topic.split('://')[1].rsplit('/', 1)[0]}/globalProducers", True)
+
     def log(self):
         return self.process.log_file.read_text(errors="replace")
 
@@ -124,8 +129,8 @@ class PulsarSide(Side):
 
     def start(self):
         command = shlex.split(os.environ["PULSAR_PEER"])
-        settings = {"advertisedAddress": "", "allowLoopback": "true", "advertisedListeners": self.advertised, "internalListenerName": "internal",
-                    **self.settings}
+        settings = {"advertisedAddress": "", "advertisedListeners": self.advertised, "internalListenerName": "internal",
+                    "allowLoopback": "true", "diskUsageWarnThreshold": "0.98", **CROWDED_DISK, **self.settings}
         memory = os.environ.get("PULSAR_PEER_MEMORY", "1g")
         subprocess.run([*command, "start", "--dir", str(self.folder), "--cluster", self.name, "--binary",
                         str(self.ports["binary"]), "--web", str(self.ports["web"]), "--mem", memory,
@@ -166,6 +171,8 @@ class Group:
         """`kinds`: name of the region → "meridian" or "pulsar"; `settings` go to every region."""
         self.folder = pathlib.Path(folder)
         self.sides = {name: KINDS[kind](name, self.folder / name, dict(settings)) for name, kind in kinds.items()}
+        # Without a port for the control link regions share nothing but messages, as with Pulsar.
+        self.shares_policies = settings.get("regionLinkPort", 1) != ""
         self.links = {}
         self.counter = itertools.count()
 
@@ -190,7 +197,7 @@ class Group:
         entry = {"serviceUrl": f"http://127.0.0.1:{link.ports['web']}",
                  "brokerServiceUrl": f"pulsar://127.0.0.1:{link.ports['binary']}",
                  "listenerName": f"from-{source}"}
-        if self.sides[source].kind == "meridian" and self.sides[target].kind == "meridian":
+        if self.sides[source].kind == self.sides[target].kind == "meridian" and self.shares_policies:
             entry["regionLinkUrl"] = f"http://127.0.0.1:{link.ports['control']}"
         self.sides[source].admin("PUT", f"clusters/{target}", entry)
 

@@ -56,8 +56,9 @@ def flapping_with_markers(group, seconds=30, per_second=300):
 
 def refused(group, messages=5000, rounds=1):
     """Single messages are refused by the remote for short spells while the connection stays: its `maxMessageSize` of the topic
-    goes below and above the size of every 50th message. `stuck`: rounds after which the link stood still for a minute."""
-    total = {"confirmed": 0, "missing": 0, "doubled": 0, "reordered": 0, "flips": 0, "stuck": 0}
+    goes below and above the size of every 50th message. `stuck`: rounds after which the link stood still for a
+    minute, `waiting`: what they still had to copy, `said`: how often the link said that it is refused."""
+    total = {"confirmed": 0, "missing": 0, "doubled": 0, "reordered": 0, "flips": 0, "stuck": 0, "waiting": 0, "said": 0}
     for _ in range(rounds):
         topic = group.topic()
         path = topic.replace("://", "/") + "/maxMessageSize"
@@ -68,10 +69,11 @@ def refused(group, messages=5000, rounds=1):
         large = Traffic(group["west"], topic, "large", batching=False, body_bytes=2000)
         stopped = threading.Event()
 
-        def flip(path=path, stopped=stopped):
+        def flip(topic=topic, path=path, stopped=stopped):
             while not stopped.is_set():
                 group["east"].admin("POST", path, 1000)
                 stopped.wait(0.3)
+                total["said"] += "refused" in group["west"].link_stats(topic, "east").get("state", "")
                 group["east"].admin("POST", path, 100000)
                 total["flips"] += 1
                 stopped.wait(0.3)
@@ -90,6 +92,7 @@ def refused(group, messages=5000, rounds=1):
             drained(group, topic, "west", "east", 60)
         except AssertionError:
             total["stuck"] += 1
+            total["waiting"] += backlog(group, topic, "west", "east")
         result = check(group["east"], topic, [small, large], idle_s=5)
         for key in ("confirmed", "missing", "doubled", "reordered"):
             total[key] += result[key]

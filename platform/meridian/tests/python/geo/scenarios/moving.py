@@ -98,7 +98,8 @@ def moved_under_load(group, seconds=15, per_second=200, settle_s=1.0, cut=True):
 
 
 def resend(group, messages=500, global_producers=True):
-    """A producer sends 0… in `west`, moves to `east` and sends the same numbers again under the same name."""
+    """A producer sends in `west`, moves to `east` and sends the same again, by the same sequence numbers (from 1: the Python
+    client takes 0 for none) under the same name."""
     topic = group.topic()
     if global_producers:
         for side in group.sides.values():
@@ -107,7 +108,7 @@ def resend(group, messages=500, global_producers=True):
         client = group[region].client()
         producer = client.create_producer(topic, producer_name="p", batching_enabled=False)
         for number in range(messages):
-            producer.send_async(f"p:{number}:".encode(), lambda *_: None, sequence_id=number)
+            producer.send_async(f"p:{number}:".encode(), lambda *_: None, sequence_id=number + 1)
         producer.flush()
         client.close()
         if region == "west":
@@ -179,9 +180,14 @@ def migrated(group, source="west", target="east", backlog_messages=500, per_seco
         client.close()
         moved = group[target].client()
         consumer = moved.subscribe(topic, "s", ConsumerType.Shared, **options)
-        seen += collect(consumer, 2.0)
+        until = time.monotonic() + settle_s
+        while time.monotonic() < until:
+            message = consumer.receive(20000)
+            consumer.acknowledge(message)
+            seen.append(parse(message.data()))
     old.close()
     drained(group, topic, source, target)
+    seen += collect(consumer, 3.0)
     new = Traffic(group[target], topic, "new", batching=False)
     new.send(backlog_messages).close()
     seen += collect(consumer, 3.0)
