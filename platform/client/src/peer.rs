@@ -77,7 +77,7 @@ impl Default for PeerLimits {
             connect_timeout_ms: 10_000,
             request_timeout_ms: 30_000,
             keep_alive: KeepAliveLimits { interval_ms: 10_000, timeout_ms: 10_000 },
-            backoff: BackoffLimits { min_ms: 100, max_ms: 5_000 },
+            backoff: BackoffLimits { min_ms: 100, max_ms: 1_000 },
         }
     }
 }

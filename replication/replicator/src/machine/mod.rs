@@ -79,7 +79,7 @@ impl Default for Bounds {
             restart_after_ms: 30_000,
             drain_ms: 5_000,
             min_backoff_ms: 100,
-            max_backoff_ms: 10_000,
+            max_backoff_ms: 2_000,
         }
     }
 }
