@@ -1,4 +1,4 @@
-# Two commands for a fresh machine: `make run` (one region on the embedded store) and `make test` (all tests).
+# Two commands for a fresh machine: `make run` (two regions on embedded stores) and `make test` (all tests).
 
 CARGO ?= cargo
 PYTHON ?= python3
@@ -10,7 +10,7 @@ PACKAGES := libclang-dev clang g++ pkg-config python3-venv openssl
 
 run: deps
 	$(CARGO) build --release --locked -p meridian
-	exec $${CARGO_TARGET_DIR:-target}/release/meridian standalone --data-dir $(DATA_DIR) $(ARGS)
+	exec $${CARGO_TARGET_DIR:-target}/release/meridian regions --data-dir $(DATA_DIR) $(ARGS)
 
 test: deps lint unit client-tests
 
