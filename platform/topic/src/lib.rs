@@ -19,6 +19,8 @@ mod producers;
 pub mod rates;
 pub mod selector;
 pub mod sharing;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod ttl;
 
 pub use api::{

@@ -42,6 +42,8 @@ use meridian_managed_ledger::{Appended, LogError, LogSettings, LogSink, ManagedL
 use meridian_types::TopicName;
 use parking_lot::{Mutex, RwLock};
 use producing::{LogAnswer, ProducerSide};
+#[cfg(feature = "sim")]
+pub(crate) use producing::{check_link_send, check_send};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

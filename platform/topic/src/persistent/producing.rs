@@ -348,7 +348,7 @@ fn publish_error(error: &LogError) -> TopicError {
 }
 
 /// What can be refused before storage is asked. Metadata is read only if a rule needs it.
-fn check_send(publish: Publish, limits: &TopicLimits, now_ms: u64) -> Send {
+pub(crate) fn check_send(publish: Publish, limits: &TopicLimits, now_ms: u64) -> Send {
     let refuse = |kind, message: &str| Some(Box::new(TopicError::new(kind, message)));
     let mut send = Send { sequence: None, origin: None, author: None, refusal: None, publish };
     let publish = &send.publish;
@@ -381,7 +381,7 @@ fn check_send(publish: Publish, limits: &TopicLimits, now_ms: u64) -> Send {
 }
 
 /// What a link sends was admitted in its own region: only what storage and this region's sizes bound is checked.
-fn check_link_send(publish: Publish, link: &LinkIdentity, limits: &TopicLimits) -> Send {
+pub(crate) fn check_link_send(publish: Publish, link: &LinkIdentity, limits: &TopicLimits) -> Send {
     let mut send = Send { sequence: None, origin: None, author: None, refusal: None, publish };
     let publish = &send.publish;
     let global = limits.global_producers && !publish.marker;
