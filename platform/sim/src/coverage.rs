@@ -63,6 +63,8 @@ counters! {
     expired,
     /// Entries removed before they were copied.
     removed_uncopied,
+    /// Of them those that a link could not see: it began behind them, or had read nothing yet.
+    removed_unseen,
     /// Gaps announced.
     gaps,
     /// Deliveries to consumers.

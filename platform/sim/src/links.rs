@@ -53,8 +53,9 @@ impl World {
             generation: 0,
         };
         let machine = Machine::new(config, now_ms);
-        let link = Link { number, machine, cursor, tick_ms: 0, waits: None, expired: 0, removed: 0 };
+        let link = Link { number, machine, cursor, tick_ms: 0, waits: None, has_read: false, expired: 0, removed: 0 };
         live.links.insert(remote, link);
+        self.coverage.removed_unseen += self.oracle.on_link_start(region, remote);
         self.link_event(region, remote, number, LinkEvent::Started(start));
     }
 
@@ -63,6 +64,7 @@ impl World {
         let now = Now { ms: self.now_ms(), jitter_permille: self.rng.below(1000) as u16 };
         let Some(live) = self.live(region) else { return };
         let Some(link) = live.links.get_mut(&remote).filter(|link| link.number == number) else { return };
+        link.has_read |= matches!(&event, LinkEvent::Read { entries, .. } if !entries.is_empty());
         let effects = link.machine.handle(now, event);
         let view = link.machine.view();
         let wake_ms = link.machine.wake_at_ms();
@@ -285,7 +287,8 @@ impl World {
         link.map_or(u64::MAX, |link| link.cursor.open_entries(&site.disk.log).count() as u64)
     }
 
-    /// Retention takes entries whatever the links have copied: all that consumers are done with and marks do not need.
+    /// Entries are taken from the log whatever the links have copied: such that consumers are done with and marks do not
+    /// need. A real log does that only with what it has lost, or was told to skip.
     pub(crate) fn remove_old(&mut self, region: Region) {
         let share = self.rng.between(300, 1000);
         let site = &mut self.sites[region];
@@ -303,12 +306,13 @@ impl World {
                 continue;
             }
             let open = live.links.iter().filter(|(_, link)| !link.cursor.is_acked(*position));
-            uncopied.extend(open.map(|(remote, _)| (*remote, *position, entry.messages)));
+            uncopied.extend(open.map(|(remote, link)| (*remote, *position, link.has_read)));
         }
         self.coverage.removed_uncopied += uncopied.len() as u64;
         self.note(|| format!("{} removes entries up to {to}, {} not copied", NAMES[region], uncopied.len()));
-        for (remote, position, messages) in uncopied {
-            self.oracle.on_removed((region, position), remote, messages);
+        for (remote, position, has_read) in uncopied {
+            self.oracle.on_removed((region, position), remote, has_read);
+            self.coverage.removed_unseen += u64::from(!has_read);
         }
     }
 

@@ -85,6 +85,7 @@ pub(crate) struct Oracle {
     uncertain: BTreeSet<Name>,
     expired: BTreeSet<(Origin, Region)>,
     removed: BTreeSet<(Origin, Region)>,
+    unseen: BTreeSet<(Origin, Region)>,
     tails: BTreeSet<Origin>,
     /// By link: messages that it counted as expired, and as removed.
     counted: BTreeMap<(Region, Region), (u64, u64)>,
@@ -107,6 +108,7 @@ impl Oracle {
             uncertain: BTreeSet::new(),
             expired: BTreeSet::new(),
             removed: BTreeSet::new(),
+            unseen: BTreeSet::new(),
             tails: BTreeSet::new(),
             counted: BTreeMap::new(),
             reach: vec![vec![reach; plan.subscriptions]; plan.regions],
@@ -229,9 +231,20 @@ impl Oracle {
         }
     }
 
-    /// Retention took an entry that a link had not copied.
-    pub(crate) fn on_removed(&mut self, origin: Origin, to: Region, _: u32) {
+    /// An entry was taken that a link had not copied; `seen` = the link knows what comes next, so it has to count it.
+    pub(crate) fn on_removed(&mut self, origin: Origin, to: Region, seen: bool) {
         self.removed.insert((origin, to));
+        if !seen {
+            self.unseen.insert((origin, to));
+        }
+    }
+
+    /// A link begins anew: what was taken before it can't see. Answers how many entries those are.
+    pub(crate) fn on_link_start(&mut self, from: Region, to: Region) -> u64 {
+        let before = self.unseen.len();
+        let of_link = self.removed.iter().filter(|(origin, remote)| origin.0 == from && *remote == to);
+        self.unseen.extend(of_link.copied());
+        (self.unseen.len() - before) as u64
     }
 
     /// A deposed region set an entry aside.
@@ -349,7 +362,7 @@ impl Oracle {
         for (origin, (messages, name)) in &self.first {
             for to in (0..self.held.len()).filter(|to| *to != origin.0 && !self.has(*to, *origin)) {
                 let due = uncounted.entry((origin.0, to)).or_default();
-                if self.tails.contains(origin) {
+                if self.tails.contains(origin) || self.unseen.contains(&(*origin, to)) {
                     continue;
                 } else if self.removed.contains(&(*origin, to)) {
                     due.1 += u64::from(*messages);

@@ -172,6 +172,8 @@ pub(crate) struct Link {
     pub(crate) tick_ms: u64,
     /// Wants to hear of entries at or after a position.
     pub(crate) waits: Option<(u64, Position)>,
+    /// It has read, so it knows what comes next.
+    pub(crate) has_read: bool,
     pub(crate) expired: u64,
     pub(crate) removed: u64,
 }

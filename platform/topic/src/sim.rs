@@ -70,11 +70,15 @@ pub fn limits(deduplication: bool, global_producers: bool) -> TopicLimits {
         dispatch_round_robin_entries: 0,
         backlog_quota_bytes: 0,
         backlog_quota_s: 0,
-        backlog_policy: 0,
+        backlog_bytes_policy: 0,
+        backlog_age_policy: 0,
         allowed_types: Vec::new(),
         publish_rate: (0, 0),
+        topic_dispatch_rate: (0, 0),
         dispatch_rate: (0, 0),
-        subscribe_rate: 0,
+        subscribe_rate: (0, 0),
+        subscription_expiration_minutes: 0,
+        compaction_threshold_bytes: 0,
     }
 }
 
