@@ -2,14 +2,14 @@
 
 use meridian_sim::{Planted, run, run_many};
 
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 1000;
 
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
 #[test]
-fn two_thousand_seeds_violate_nothing() {
+fn a_thousand_seeds_violate_nothing() {
     let report = run_many(0, SEEDS, Planted::Nothing, threads(), 1);
     assert_eq!(report.first, [], "play it: cargo run -p meridian-sim -- --seed N");
     assert_eq!((report.runs, report.violated), (SEEDS, 0));
