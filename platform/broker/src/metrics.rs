@@ -6,6 +6,7 @@
 
 use crate::replication::ReplicationFigures;
 use crate::service::BrokerService;
+use meridian_failover::{FailoverService, Phase};
 use meridian_topic::rates::total;
 use meridian_topic::{AckShareStats, LinkStats, SubscriptionStats, TopicStats};
 use meridian_types::RegionId;
@@ -122,6 +123,9 @@ impl BrokerService {
         }
         families.add("pulsar_active_connections", &cluster, f64::from(self.connections().open()));
         families.add("pulsar_broker_topics_count", &cluster, self.topic_count() as f64);
+        if let Some(failover) = self.failover() {
+            add_failover(&mut families, &cluster, failover);
+        }
         families.add("meridian_broker_topics_loading", &cluster, self.loading_count() as f64);
         for (name, value) in self.storage_figures() {
             families.add(name, &cluster, value as f64);
@@ -133,6 +137,21 @@ impl BrokerService {
         let mut text = String::from_utf8(text).unwrap_or_default();
         families.0.values().for_each(|family| text.push_str(family));
         text
+    }
+}
+
+/// Namespaces with an active region: who it is, and what waits.
+fn add_failover(families: &mut Families, cluster: &str, failover: &FailoverService) {
+    families.add("meridian_failover_unconfirmed", cluster, failover.unconfirmed() as f64);
+    for namespace in failover.namespaces() {
+        let Some(state) = failover.state(&namespace) else { continue };
+        let labels = format!("{cluster},namespace=\"{}\"", escaped(&namespace.to_string()));
+        let active = format!("{labels},active=\"{}\"", escaped(&state.record.active));
+        families.add("meridian_failover_active", &active, 1.0);
+        families.add("meridian_failover_epoch", &labels, state.record.epoch.counter as f64);
+        families.add("meridian_failover_tail_pending", &labels, f64::from(u8::from(state.tail_pending)));
+        let held = state.phase != Phase::Steady;
+        families.add("meridian_failover_publishes_held", &labels, f64::from(u8::from(held)));
     }
 }
 
