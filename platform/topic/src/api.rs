@@ -460,6 +460,9 @@ impl Classify for TopicError {
     }
 }
 
+/// A region, the life of a topic there, and the position up to which everything of it is stored here.
+pub type StoredOrigin = (RegionId, Incarnation, Position);
+
 /// A topic as sessions and the admin API see it; persistent and non-persistent topics implement it.
 pub trait TopicHandle: Send + Sync {
     /// Its name.
@@ -495,7 +498,7 @@ pub trait TopicHandle: Send + Sync {
     /// Serves tenants' clients, holds them or sends them away. Idempotent.
     fn set_gate(&self, _gate: Gate) {}
     /// Up to which position of which topic's life elsewhere everything is stored here.
-    fn origin_marks(&self) -> BoxFuture<'_, Result<Vec<(RegionId, Incarnation, Position)>, TopicError>> {
+    fn origin_marks(&self) -> BoxFuture<'_, Result<Vec<StoredOrigin>, TopicError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
     /// Closes the producers of other regions: they come again.

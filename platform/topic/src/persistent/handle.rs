@@ -4,12 +4,13 @@ use super::entries::publish_time_ms as publish_time_ms_of;
 use super::{PersistentTopic, shared_limits};
 use crate::api::{
     AckRequest, BoxFuture, ConsumerKey, ConsumerStats, Gate, LastMessage, ProducerKey, ProducerReady, ProducerRequest,
-    Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits, TopicStats, Unsettled,
+    Publish, SeekTo, StoredOrigin, SubscribeRequest, SubscriptionStats, TopicError, TopicHandle, TopicLimits,
+    TopicStats, Unsettled,
 };
 use crate::compaction::CompactionStatus;
 use crate::sharing::{AckSharing, SnapshotSharing};
 use meridian_managed_ledger::LogEntry;
-use meridian_types::{Incarnation, Position, RegionId, TopicName};
+use meridian_types::{Position, TopicName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ impl TopicHandle for PersistentTopic {
         self.change_gate(gate);
     }
 
-    fn origin_marks(&self) -> BoxFuture<'_, Result<Vec<(RegionId, Incarnation, Position)>, TopicError>> {
+    fn origin_marks(&self) -> BoxFuture<'_, Result<Vec<StoredOrigin>, TopicError>> {
         Box::pin(self.stored_origin_marks())
     }
 

@@ -8,10 +8,10 @@
 
 use super::PersistentTopic;
 use super::deduplicating::{from_hex, to_hex};
-use crate::api::{ProducerKey, TopicError};
+use crate::api::{ProducerKey, StoredOrigin, TopicError};
 use crate::origins::{LinkIdentity, Origin, OriginMarks, OriginSnapshot, Source};
 use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogEntry, LogError};
-use meridian_types::{Incarnation, Position, RegionId};
+use meridian_types::Position;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl PersistentTopic {
     }
 
     /// What is stored of each origin; brings the marks up to date first.
-    pub(super) async fn stored_origin_marks(&self) -> Result<Vec<(RegionId, Incarnation, Position)>, TopicError> {
+    pub(super) async fn stored_origin_marks(&self) -> Result<Vec<StoredOrigin>, TopicError> {
         if !self.has_origins() {
             return Ok(Vec::new());
         }
