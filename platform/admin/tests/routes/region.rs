@@ -71,14 +71,14 @@ impl Region {
     async fn with(identity: Option<IdentityConfig>, door: DoorConfig) -> Self {
         let storage = TestRegion::default();
         let store = storage.metadata.clone();
-        let registry = Registry::open(store.clone(), BrokerDefaults::default()).await.unwrap();
-        registry.bootstrap(&ClusterData::default(), 4).await.unwrap();
+        let registry = Registry::open(store.clone(), BrokerDefaults::default()).await.expect("as the test made it");
+        registry.bootstrap(&ClusterData::default(), 4).await.expect("as the test made it");
         let factory = Arc::new(StorageFactory::new(storage.broker(), CheckIntervals::default()));
-        let identity = identity.map(|config| Arc::new(Identity::new(&config).unwrap()));
+        let identity = identity.map(|config| Arc::new(Identity::new(&config).expect("as the test made it")));
         let access = Access { identity, door: Arc::new(Door::new(door, registry.clone())) };
         let config = BrokerConfig::default();
         let parts = BrokerParts { config, store, registry: registry.clone(), factory, access, linker: None };
-        let service = BrokerService::new(parts).await.unwrap();
+        let service = BrokerService::new(parts).await.expect("as the test made it");
         service.start();
         // What a process does with changed settings, in small.
         let apply = move |settings: &Settings| {
@@ -92,15 +92,16 @@ impl Region {
 
     pub async fn call(&self, method: &str, path: &str, body: &str) -> Answer {
         let request = Request::builder()
-            .method(Method::from_bytes(method.as_bytes()).unwrap())
+            .method(Method::from_bytes(method.as_bytes()).expect("as the test made it"))
             .uri(path)
             .header("content-type", "application/json")
             .body(Body::from(body.to_owned()))
-            .unwrap();
-        let response = self.router.clone().oneshot(request).await.unwrap();
+            .expect("as the test made it");
+        let response = self.router.clone().oneshot(request).await.expect("as the test made it");
         let (head, body) = response.into_parts();
-        let content_type = head.headers.get("content-type").map(|value| value.to_str().unwrap().to_owned());
-        let body = body.collect().await.unwrap().to_bytes();
+        let content_type =
+            head.headers.get("content-type").map(|value| value.to_str().expect("as the test made it").to_owned());
+        let body = body.collect().await.expect("as the test made it").to_bytes();
         Answer {
             status: head.status,
             body: String::from_utf8_lossy(&body).into_owned(),

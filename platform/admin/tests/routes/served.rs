@@ -333,7 +333,7 @@ async fn walk_policies(region: &Region, place: &str, policies: &[Policy]) {
         let (set, other) = if *by_put { ("PUT", "POST") } else { ("POST", "PUT") };
         region.expect(other, &path, value, 405).await.reason();
         region.expect(set, &path, value, *status).await;
-        let expected: Value = serde_json::from_str(value).unwrap();
+        let expected: Value = serde_json::from_str(value).expect("as the test made it");
         assert_eq!(region.get(&path).await, expected, "{path}");
         region.expect(set, &path, "{{", 400).await.reason();
         assert_eq!(region.get(&path).await, expected, "{path}: a body that can't be read changes nothing");
@@ -365,8 +365,8 @@ async fn settings_change_while_the_broker_runs() {
     let region = Region::start().await;
     let at = "/admin/v2/brokers/configuration";
     let names = region.get(at).await;
-    assert!(names.as_array().unwrap().contains(&json!("maxProducersPerTopic")), "{names}");
-    assert!(!names.as_array().unwrap().contains(&json!("clusterName")));
+    assert!(names.as_array().expect("as the test made it").contains(&json!("maxProducersPerTopic")), "{names}");
+    assert!(!names.as_array().expect("as the test made it").contains(&json!("clusterName")));
     region.expect("PUT", "/admin/v2/persistent/public/default/t", "", 204).await;
     let in_force = "/admin/v2/persistent/public/default/t/maxProducers?applied=true";
     assert_eq!(region.get(in_force).await, json!(0));
