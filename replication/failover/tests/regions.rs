@@ -18,7 +18,7 @@ fn at(entry: i64) -> Position {
 }
 
 fn topic() -> TopicName {
-    TopicName::parse("persistent://t/n/orders").unwrap()
+    TopicName::parse("persistent://t/n/orders").expect("as the test made it")
 }
 
 #[derive(Default)]
@@ -55,9 +55,13 @@ impl PeerCalls for Peers {
             }
             let there = self.net.services.lock().get(region).and_then(Weak::upgrade);
             // As on the wire.
-            let call = serde_json::to_vec(&call).unwrap();
-            let reply = there.ok_or("down")?.answer(&self.own, serde_json::from_slice(&call).unwrap()).await;
-            Ok(serde_json::from_slice(&serde_json::to_vec(&reply).unwrap()).unwrap())
+            let call = serde_json::to_vec(&call).expect("as the test made it");
+            let reply = there
+                .ok_or("down")?
+                .answer(&self.own, serde_json::from_slice(&call).expect("as the test made it"))
+                .await;
+            Ok(serde_json::from_slice(&serde_json::to_vec(&reply).expect("as the test made it"))
+                .expect("as the test made it"))
         })
     }
 }
@@ -159,7 +163,11 @@ const QUICK: Settings = Settings { beat_ms: 100, confirm_ms: 400, drain_ms: 300 
 
 impl World {
     fn new(names: &[&'static str]) -> Self {
-        Self { net: Arc::default(), names: names.to_vec(), namespace: NamespaceName::parse("t/n").unwrap() }
+        Self {
+            net: Arc::default(),
+            names: names.to_vec(),
+            namespace: NamespaceName::parse("t/n").expect("as the test made it"),
+        }
     }
 
     async fn region(&self, name: &'static str, store: SharedStore) -> Region {
@@ -168,7 +176,8 @@ impl World {
             ..Counting::default()
         });
         let peers = Arc::new(Peers { own: name.to_owned(), net: self.net.clone() });
-        let service = FailoverService::open(name, store.clone(), host.clone(), peers, QUICK).await.unwrap();
+        let service =
+            FailoverService::open(name, store.clone(), host.clone(), peers, QUICK).await.expect("as the test made it");
         self.net.services.lock().insert(name.to_owned(), Arc::downgrade(&service));
         service.start();
         Region { name, service, host, store }
@@ -213,18 +222,18 @@ async fn a_planned_switch_hands_over_when_nothing_is_left_and_comes_back_the_sam
     let regions = world.regions().await;
     let (west, east) = (&regions[0], &regions[1]);
     assert!(west.is_active(&world) && east.is_active(&world), "without a record all regions are active");
-    west.service.manage(&world.namespace, "west").await.unwrap();
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
     until("both know", || west.is_active(&world) && east.sends_to(&world, "west")).await;
 
     *west.host.left.lock() = vec![(7, 3), (0, 1), (0, 0)];
     // Asked at the region that is not active: it is carried out where it is.
-    let account = east.service.switch(&world.namespace, "east").await.unwrap();
+    let account = east.service.switch(&world.namespace, "east").await.expect("as the test made it");
     assert_eq!((account.drained_entries, account.drained_acks), (7, 3));
     assert!(east.is_active(&world) && west.sends_to(&world, "east"));
     assert_eq!(*west.host.moved_to.lock(), ["east"]);
     assert_eq!(*west.host.cuts.lock(), 0, "a hand-over leaves no tail");
 
-    let back = east.service.switch(&world.namespace, "west").await.unwrap();
+    let back = east.service.switch(&world.namespace, "west").await.expect("as the test made it");
     assert_eq!(back.record.epoch.counter, 3);
     assert!(west.is_active(&world) && east.sends_to(&world, "west"));
 }
@@ -234,7 +243,7 @@ async fn what_does_not_drain_is_not_switched() {
     let world = World::new(&["west", "east"]);
     let regions = world.regions().await;
     let (west, east) = (&regions[0], &regions[1]);
-    west.service.manage(&world.namespace, "west").await.unwrap();
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
     *west.host.left.lock() = vec![(5, 0)];
     let (first, second) =
         tokio::join!(west.service.switch(&world.namespace, "east"), west.service.switch(&world.namespace, "east"));
@@ -256,27 +265,27 @@ async fn a_forced_switch_deposes_the_old_region_and_keeps_its_tail() {
     let world = World::new(&["west", "east", "north"]);
     let regions = world.regions().await;
     let (west, east, north) = (&regions[0], &regions[1], &regions[2]);
-    west.service.manage(&world.namespace, "west").await.unwrap();
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
     *west.host.undelivered.lock() = 4;
     until("east has heard the figures", || {
         east.service.state(&world.namespace).is_some() && north.sends_to(&world, "west")
     })
     .await;
-    let mut report = east.service.cost(&world.namespace, "east").await.unwrap();
+    let mut report = east.service.cost(&world.namespace, "east").await.expect("as the test made it");
     assert!(report.exact && report.missing == 4, "{report:?}");
     // One beat at least, so that east has figures of its own when west is away.
     tokio::time::sleep(Duration::from_millis(300)).await;
 
     world.net.isolate("west", &["east", "north"]);
-    report = east.service.cost(&world.namespace, "east").await.unwrap();
+    report = east.service.cost(&world.namespace, "east").await.expect("as the test made it");
     assert!(
         !report.exact && report.missing == 4 && report.blockers.iter().any(|why| why.contains("west")),
         "{report:?}"
     );
     let planned = east.service.switch(&world.namespace, "east").await.unwrap_err();
     assert!(matches!(planned, FailoverError::Unreachable { .. }), "{planned}");
-    let old = west.service.state(&world.namespace).unwrap().record.epoch;
-    let record = east.service.force(&world.namespace).await.unwrap();
+    let old = west.service.state(&world.namespace).expect("as the test made it").record.epoch;
+    let record = east.service.force(&world.namespace).await.expect("as the test made it");
     assert!(record.forced && east.is_active(&world));
     until("north follows", || north.sends_to(&world, "east")).await;
     assert!(west.is_active(&world), "it can't know");
@@ -286,17 +295,17 @@ async fn a_forced_switch_deposes_the_old_region_and_keeps_its_tail() {
     world.net.heal();
     until("west is deposed", || west.sends_to(&world, "east")).await;
     until("its tail is set aside", || west.service.link_epoch(&world.namespace) == Ok(Some(record.epoch))).await;
-    let settlement = east.service.settlement(&world.namespace).await.unwrap();
+    let settlement = east.service.settlement(&world.namespace).await.expect("as the test made it");
     assert!(settlement.settled && settlement.missing == 4 && settlement.dealt_with == 0, "{settlement:?}");
     assert_eq!(settlement.expected_missing, Some(4));
     assert_eq!(settlement.open, [topic().to_string()]);
 
-    let tail = west.service.replay(&topic(), record.epoch).await.unwrap();
+    let tail = west.service.replay(&topic(), record.epoch).await.expect("as the test made it");
     assert!(tail.is_over() && *west.host.released.lock() == 1);
     assert!(west.service.replay(&topic(), record.epoch).await.is_err(), "not twice");
-    assert_eq!(east.service.settlement(&world.namespace).await.unwrap().dealt_with, 4);
+    assert_eq!(east.service.settlement(&world.namespace).await.expect("as the test made it").dealt_with, 4);
     // And back, as a planned one.
-    west.service.switch(&world.namespace, "west").await.unwrap();
+    west.service.switch(&world.namespace, "west").await.expect("as the test made it");
     assert!(west.is_active(&world) && east.sends_to(&world, "west"));
 }
 
@@ -306,10 +315,10 @@ async fn a_region_that_starts_asks_before_it_takes_publishes() {
     let mut regions = world.regions().await;
     let west = regions.remove(0);
     let east = &regions[0];
-    west.service.manage(&world.namespace, "west").await.unwrap();
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
     let (store, name) = (west.store.clone(), west.name);
     drop(west);
-    let record = east.service.force(&world.namespace).await.unwrap();
+    let record = east.service.force(&world.namespace).await.expect("as the test made it");
 
     let west = world.region(name, store.clone()).await;
     assert!(matches!(west.rule(&world), PublishRule::Hold(_)), "not before somebody was asked");
@@ -334,18 +343,20 @@ async fn two_forced_switches_unseen_by_each_other_end_as_one() {
     let world = World::new(&["west", "east", "north"]);
     let regions = world.regions().await;
     let (west, east, north) = (&regions[0], &regions[1], &regions[2]);
-    west.service.manage(&world.namespace, "west").await.unwrap();
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
     until("all know", || east.sends_to(&world, "west") && north.sends_to(&world, "west")).await;
     world.net.isolate("west", &["east", "north"]);
     world.net.isolate("east", &["west", "north"]);
-    let (one, other) =
-        (east.service.force(&world.namespace).await.unwrap(), north.service.force(&world.namespace).await.unwrap());
+    let (one, other) = (
+        east.service.force(&world.namespace).await.expect("as the test made it"),
+        north.service.force(&world.namespace).await.expect("as the test made it"),
+    );
     assert_ne!(one.epoch, other.epoch);
     world.net.heal();
     let winner = if one.epoch > other.epoch { &one } else { &other };
     until("all agree", || {
         regions.iter().all(|region| {
-            let state = region.service.state(&world.namespace).unwrap();
+            let state = region.service.state(&world.namespace).expect("as the test made it");
             state.record == *winner && !state.tail_pending
         })
     })
