@@ -8,7 +8,7 @@
 //! - O1 persisted ≤ pushed; persisted only rises.
 //! - O2 [`OriginVerdict::Duplicate`] only for positions up to *persisted*; what is only pushed is
 //!   [`OriginVerdict::Unknown`].
-//! - O3 the gate: after a position was refused, nothing behind it is stored until it (or one before it that is not stored)
+//! - O3 the gate: after a position was refused (or one behind an open gate), nothing behind it is stored until it (or one before it that is not stored)
 //!   comes again, so that no mark passes an entry that is not stored. A sender that is known to rewind on its own opens
 //!   the gate by attaching anew; of others only one that sends nothing else for [`GIVE_UP_MS`] is believed to have given
 //!   the refused entry up, and that is counted.
@@ -189,6 +189,10 @@ impl OriginMarks {
         if let Some(gate) = mark.gate().filter(|gate| position > *gate) {
             let since_ms = *mark.behind_since_ms.get_or_insert(now_ms);
             if now_ms.saturating_sub(since_ms) < GIVE_UP_MS {
+                if position > mark.pushed {
+                    // When the one in front is stored, what is behind this one must not pass it.
+                    mark.failed = Some(mark.failed.map_or(position, |failed| failed.min(position)));
+                }
                 return OriginVerdict::Behind(gate);
             }
             mark.given_up += 1;

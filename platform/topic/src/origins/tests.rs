@@ -51,6 +51,36 @@ fn b012_nothing_passes_a_refused_head() {
     assert_eq!(verdicts(&mut marks, [1, 2, 3], 9), [Store; 3]);
 }
 
+/// What was refused because of an entry in flight is not passed when that one is stored after all.
+#[test]
+fn b012_nothing_passes_what_was_refused_behind_an_open_fate() {
+    let mut marks = OriginMarks::new(0);
+    marks.open(WEST, true, 0);
+    assert_eq!(verdicts(&mut marks, [7], 0), [Store]);
+    marks.open(WEST, true, 1);
+    let behind = |entry| Behind(Position::new(3, entry));
+    assert_eq!(verdicts(&mut marks, [7, 8, 9], 2), [Unknown, behind(7), behind(7)]);
+    marks.confirm(&at(7));
+    assert_eq!(verdicts(&mut marks, [10], 3), [behind(8)], "8 and 9 were refused");
+    marks.open(WEST, true, 4);
+    assert_eq!(verdicts(&mut marks, [7, 8, 9, 10], 5), [Duplicate, Store, Store, Store]);
+}
+
+/// The same with more in flight: what is behind and on its way to storage is not taken for refused.
+#[test]
+fn what_is_in_flight_behind_an_open_fate_is_confirmed() {
+    let mut marks = OriginMarks::new(0);
+    assert_eq!(verdicts(&mut marks, [7, 8], 0), [Store; 2]);
+    marks.open(WEST, true, 1);
+    let behind = Behind(Position::new(3, 7));
+    assert_eq!(verdicts(&mut marks, [7, 8, 9], 2), [Unknown, behind, behind]);
+    marks.confirm(&at(7));
+    marks.confirm(&at(8));
+    assert!(marks.is_stored(&at(8)));
+    assert_eq!(verdicts(&mut marks, [10], 3), [Behind(Position::new(3, 9))]);
+    assert_eq!(verdicts(&mut marks, [8, 9, 10], 4), [Duplicate, Store, Store]);
+}
+
 #[test]
 fn a_sender_that_rewinds_opens_the_gate_by_attaching() {
     let mut marks = OriginMarks::new(0);
