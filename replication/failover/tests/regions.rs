@@ -71,6 +71,7 @@ struct Counting {
     regions: Vec<String>,
     left: Mutex<Vec<(u64, u64)>>,
     frozen: Mutex<u32>,
+    rule_changes: Mutex<u32>,
     moved_to: Mutex<Vec<String>>,
     undelivered: Mutex<u64>,
     cuts: Mutex<u32>,
@@ -83,6 +84,7 @@ impl Host for Counting {
     }
 
     fn rule_changed<'a>(&'a self, _: &'a NamespaceName) -> BoxFuture<'a, ()> {
+        *self.rule_changes.lock() += 1;
         Box::pin(async {})
     }
 
@@ -236,6 +238,21 @@ async fn a_planned_switch_hands_over_when_nothing_is_left_and_comes_back_the_sam
     let back = east.service.switch(&world.namespace, "west").await.expect("as the test made it");
     assert_eq!(back.record.epoch.counter, 3);
     assert!(west.is_active(&world) && east.sends_to(&world, "west"));
+}
+
+#[tokio::test]
+async fn what_is_known_already_changes_nothing() {
+    let world = World::new(&["west", "east"]);
+    let regions = world.regions().await;
+    let (west, east) = (&regions[0], &regions[1]);
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
+    until("both know", || west.is_active(&world) && east.sends_to(&world, "west")).await;
+    let changes = || (*west.host.rule_changes.lock(), *east.host.rule_changes.lock());
+    let before = changes();
+    assert!(before.0 >= 1 && before.1 >= 1);
+    // Several beats, in which both tell each other.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(changes(), before);
 }
 
 #[tokio::test]

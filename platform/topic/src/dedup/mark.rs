@@ -27,15 +27,16 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Of one message or batch.
-    pub fn new(lowest: i64, highest: i64) -> Self {
-        Self { lowest, highest: highest.max(lowest), chunk: None }
+    /// Of one message or batch. A client that does not say where a batch ends numbers its messages one after the other.
+    pub fn new(lowest: i64, highest: Option<i64>, messages: u32) -> Self {
+        let last = lowest.saturating_add(i64::from(messages.max(1)) - 1);
+        Self { lowest, highest: highest.unwrap_or(last).max(lowest), chunk: None }
     }
 
     /// As an entry's metadata says.
     pub fn of(summary: &MetadataSummary<'_>) -> Self {
-        let lowest = summary.sequence_id as i64;
-        let highest = summary.highest_sequence_id.map_or(lowest, |highest| (highest as i64).max(lowest));
+        let highest = summary.highest_sequence_id.map(|highest| highest as i64);
+        let Self { lowest, highest, .. } = Self::new(summary.sequence_id as i64, highest, summary.messages());
         let chunk = summary.uuid.filter(|_| summary.is_chunk()).map(|uuid| ChunkPart {
             uuid_hash: uuid_hash(uuid),
             index: summary.chunk_id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0),

@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn one(sequence: i64) -> Sequence {
-    Sequence::new(sequence, sequence)
+    Sequence::new(sequence, Some(sequence), 1)
 }
 
 fn part(sequence: i64, uuid_hash: u64, index: u32, last: bool) -> Sequence {
@@ -17,13 +17,13 @@ fn golden_script() {
     let mut dedup = Dedup::new(0, 0);
     assert_eq!(dedup.attach("p", 0), -1);
     assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Store);
-    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Verdict::Store);
+    assert_eq!(dedup.decide("p", &Sequence::new(1, Some(9), 1), 0), Verdict::Store);
     assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Unknown);
     dedup.confirm("p", &one(0));
     assert_eq!(dedup.decide("p", &one(0), 0), Verdict::Duplicate);
-    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Verdict::Unknown);
-    dedup.confirm("p", &Sequence::new(1, 9));
-    assert_eq!(dedup.decide("p", &Sequence::new(1, 9), 0), Verdict::Duplicate);
+    assert_eq!(dedup.decide("p", &Sequence::new(1, Some(9), 1), 0), Verdict::Unknown);
+    dedup.confirm("p", &Sequence::new(1, Some(9), 1));
+    assert_eq!(dedup.decide("p", &Sequence::new(1, Some(9), 1), 0), Verdict::Duplicate);
     assert_eq!(dedup.decide("p", &one(5), 0), Verdict::Duplicate);
     assert_eq!(dedup.decide("q", &one(5), 0), Verdict::Store, "each name has its own marks");
     dedup.detach("p", 1);
@@ -36,7 +36,7 @@ fn golden_script() {
 fn a_batch_that_is_partly_new_is_stored() {
     let mut dedup = Dedup::new(0, 0);
     dedup.replayed("p", &one(4), 0);
-    assert_eq!(dedup.decide("p", &Sequence::new(3, 6), 0), Verdict::Store);
+    assert_eq!(dedup.decide("p", &Sequence::new(3, Some(6), 1), 0), Verdict::Store);
 }
 
 /// A write fails in storage; the retry is stored, it is not called a duplicate.
@@ -328,7 +328,7 @@ fn what_a_link_brings_late_is_stored() {
     assert_eq!(snapshot.producers[0].ranges.pairs(), [(0, 9)]);
     let mut restored = Dedup::restore(&snapshot, 0, 10);
     assert!(restored.is_exact());
-    assert_eq!(restored.decide_foreign("p", &Sequence::new(3, 7), 0), Verdict::Duplicate);
+    assert_eq!(restored.decide_foreign("p", &Sequence::new(3, Some(7), 1), 0), Verdict::Duplicate);
     restored.refuse_foreign("p", &one(10));
     assert_eq!(restored.decide("p", &one(10), 0), Verdict::Store);
 }
@@ -344,4 +344,19 @@ fn parts_of_a_chunked_message_are_told_apart_also_one_by_one() {
     dedup.confirm("p", &sends[1]);
     dedup.confirm("p", &sends[2]);
     assert_eq!(dedup.decide("p", &sends[2], 0), Verdict::Duplicate);
+}
+
+#[test]
+fn a_batch_that_is_cut_another_way_is_known_by_its_messages() {
+    // As clients send it that name only the first message of a batch.
+    let batch = |first: i64| Sequence::new(first, None, 10);
+    assert_eq!((batch(40).lowest, batch(40).highest), (40, 49));
+    let mut dedup = Dedup::new(10, 0);
+    for first in (0..100).step_by(10) {
+        assert_eq!(dedup.decide("p", &batch(first), 0), Verdict::Store);
+        dedup.confirm("p", &batch(first));
+    }
+    assert_eq!(dedup.decide("p", &batch(45), 0), Verdict::Duplicate);
+    // The last messages of this one are stored nowhere.
+    assert_eq!(dedup.decide("p", &batch(95), 0), Verdict::Store);
 }

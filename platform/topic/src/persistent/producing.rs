@@ -361,8 +361,8 @@ pub(crate) fn check_send(publish: Publish, limits: &TopicLimits, now_ms: u64) ->
     }
     let dedup = limits.deduplication || limits.global_producers;
     if dedup {
-        let highest = publish.highest_sequence_id.unwrap_or(publish.sequence_id);
-        send.sequence = Some(Sequence::new(publish.sequence_id as i64, highest as i64));
+        let highest = publish.highest_sequence_id.map(|highest| highest as i64);
+        send.sequence = Some(Sequence::new(publish.sequence_id as i64, highest, publish.messages));
     }
     if !limits.encryption_required && limits.max_delay_ms == 0 && !(dedup && publish.is_chunk) {
         return send;

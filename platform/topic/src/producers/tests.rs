@@ -32,7 +32,7 @@ fn send(sequence_id: u64) -> Send {
         source: None,
         payload: Bytes::from_static(b"x"),
     };
-    let sequence = Some(Sequence::new(sequence_id as i64, sequence_id as i64));
+    let sequence = Some(Sequence::new(sequence_id as i64, None, 1));
     Send { publish, sequence, origin: None, author: None, refusal: None }
 }
 
@@ -308,7 +308,7 @@ mod links {
         admit(&mut producers, 2, applicant("p", "p", AccessMode::Shared));
         let own = producers.publish(ProducerKey(2), vec![send(5), send(6)], 0, 0);
         let by_link = |sequence: i64, entry: i64| {
-            let sequence = Some(Sequence::new(sequence, sequence));
+            let sequence = Some(Sequence::new(sequence, Some(sequence), 1));
             Send { sequence, author: Some("p".into()), ..copied(entry) }
         };
         assert!(producers.publish(ProducerKey(1), vec![by_link(5, 0)], 0, 0).is_empty(), "its fate is open");

@@ -393,9 +393,11 @@ impl FailoverService {
         if !told.is_sound() {
             return Err(FailoverError::Unreadable(format!("epoch {} is not one of {}", told.epoch, told.active)));
         }
-        let (state, learned) = {
+        let (state, learned, confirmed) = {
             let _turn = self.changes.lock().await;
-            let (state, learned) = match self.state(namespace) {
+            let before = self.state(namespace);
+            let was_confirmed = before.as_ref().is_some_and(|state| state.confirmed);
+            let (state, learned) = match before {
                 None => {
                     let mut state = NamespaceState::new(told.clone());
                     state.confirmed = own_act || told.active != self.own;
@@ -412,12 +414,16 @@ impl FailoverService {
                 Learned::Newer { .. } => self.save(namespace, &state).await?,
             }
             self.remember(namespace, state.clone());
-            (state, learned)
+            let confirmed = state.confirmed && !was_confirmed;
+            (state, learned, confirmed)
         };
         if learned != Learned::Known {
             tracing::info!(%namespace, epoch = %state.record.epoch, active = %state.record.active, "a new active region");
         }
-        self.host.rule_changed(namespace).await;
+        // Regions tell each other again and again: what is known already changes nothing.
+        if learned != Learned::Known || confirmed {
+            self.host.rule_changed(namespace).await;
+        }
         Ok(state.record)
     }
 
