@@ -62,7 +62,7 @@ impl World {
     /// What the consumer does with an entry.
     fn consume(&mut self, region: Region, sub: usize, attached: u64, position: Position, mask: u64) {
         let after_ms = self.rng.between(1, 40);
-        let hole = (position.entry_id.0 as u64 * 7 + position.ledger_id.0 as u64 * 3) % HOLES == 0;
+        let hole = (position.entry_id.0 as u64 * 7 + position.ledger_id.0 as u64 * 3).is_multiple_of(HOLES);
         let choice = self.rng.below(100);
         let (acks, cumulative) = match choice {
             0..3 => (vec![(position, u64::MAX)], true),
