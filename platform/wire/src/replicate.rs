@@ -57,6 +57,12 @@ pub fn link_source(producer_name: &str) -> Option<&str> {
     Some(regions.split_once(LINK_ARROW).map_or(regions, |(source, _)| source))
 }
 
+/// The region that a link of that name leads to, as its source calls it; `None` if it is no link or does not say.
+pub fn link_target(producer_name: &str) -> Option<&str> {
+    let regions = producer_name.strip_prefix(LINK_PREFIX)?;
+    regions.split(LINK_ARROW).nth(1)
+}
+
 /// What is written into an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp<'a> {
@@ -253,6 +259,13 @@ mod tests {
 
     fn property(key: &str, value: &str) -> KeyValue {
         KeyValue { key: key.into(), value: value.into() }
+    }
+
+    #[test]
+    fn a_links_name_says_where_it_leads() {
+        assert_eq!(link_target(&link_name("west", "east")), Some("east"));
+        assert_eq!(link_target("pulsar.repl.west-->east-->3"), Some("east"), "with a generation");
+        assert_eq!((link_target("pulsar.repl.west"), link_target("west-->east")), (None, None));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use meridian_wire::proto::command_topic_migrated::ResourceType;
 use meridian_wire::proto::{
     CommandCloseProducer, CommandProducer, CommandProducerSuccess, CommandSuccess, ProducerAccessMode, ServerError,
 };
-use meridian_wire::replicate::EPOCH_KEY;
+use meridian_wire::replicate::{EPOCH_KEY, LINK_KEY, link_target};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -96,9 +96,24 @@ impl Session {
         Ok(topic)
     }
 
+    /// A link that was given the address of another region is told so: what it sends would be stored in the wrong place and
+    /// count as delivered. Pulsar clusters may call this region by another name.
+    fn check_target(&self, request: &CommandProducer) -> Result<(), BrokerError> {
+        let own = &self.service.config().cluster;
+        let ours = request.metadata.iter().any(|pair| pair.key == LINK_KEY);
+        match link_target(request.producer_name()).filter(|target| ours && target != own) {
+            Some(target) => {
+                let message = format!("this is region {own}, the link is for {target}: its address is wrong");
+                Err(BrokerError::NotAllowed(message))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether this region takes the producer: tenants' ones where the namespace is active, links of the present epoch.
     fn check_region(&self, topic: &TopicName, request: &CommandProducer) -> Result<(), BrokerError> {
         if is_link(request.producer_name()) {
+            self.check_target(request)?;
             let epoch = request.metadata.iter().find(|pair| pair.key == EPOCH_KEY).map(|pair| pair.value.as_str());
             return match self.service.link_rule(topic, epoch) {
                 LinkRule::Stale { current } => {

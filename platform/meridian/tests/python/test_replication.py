@@ -572,3 +572,23 @@ def test_b029_b030_shapes_come_from_the_source(make_pair):
         wait_until(lambda: copied(pair.west, f"{parts}-partition-{i}", "east"), 30, "the copy")
     listed = admin(pair.east, "GET", "persistent/geo/both").json()
     assert sorted(listed) == sorted([plain] + [f"{parts}-partition-{i}" for i in range(4)])
+
+
+def test_an_address_of_another_region_is_refused_and_nothing_is_lost(make_pair):
+    pair = make_pair()
+    topic = new_topic()
+    west, east = pair.west.client(), pair.east.client()
+    consumer = subscribe(east, topic)
+    producer = west.create_producer(topic)
+    producer.send(b"0")
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the first copy")
+    entry = lambda region: {"serviceUrl": region.web, "brokerServiceUrl": region.url}
+    # West calls itself east.
+    admin(pair.west, "POST", "clusters/east", entry(pair.west))
+    producer.send(b"1")
+    wait_until(lambda: "this is region west" in link(pair.west, topic, "east").get("state", ""), 20, "the refusal")
+    admin(pair.west, "POST", "clusters/east", entry(pair.east))
+    producer.send(b"2")
+    assert texts(receive(consumer, 3)) == ["0", "1", "2"]
+    for client in (west, east):
+        client.close()
