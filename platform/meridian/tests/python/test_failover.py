@@ -149,6 +149,19 @@ def test_clients_that_come_later_are_sent_to_the_active_region(pair):
     with_east.close()
 
 
+def test_links_of_a_namespace_with_an_active_region_stay_open(pair):
+    topic = "persistent://geo/orders/steady"
+    client = pair.west.client()
+    client.create_producer(topic).send(b"x")
+    state = lambda: pair.west.get("/admin/v2/persistent/geo/orders/steady/stats")["replication"]["east"]
+    wait_until(lambda: state()["connected"], 20, "the link")
+    since = state()["outboundConnectedSince"]
+    # Three rounds in which the regions tell each other who is active.
+    time.sleep(7)
+    assert state()["state"] == "running" and state()["outboundConnectedSince"] == since
+    client.close()
+
+
 def test_a_forced_switch_keeps_the_tail_of_the_old_region(pair):
     topic = "persistent://geo/orders/forced"
     west = pair.west.client()

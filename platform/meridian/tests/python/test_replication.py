@@ -304,6 +304,31 @@ def test_a_global_producer_that_changes_regions_is_stored_once(pair, clients):
         assert sorted(texts(receive(consumer, 40)), key=int) == [str(i) for i in range(40)]
 
 
+def test_a_batch_that_is_cut_another_way_is_stored_once(pair, clients):
+    topic = new_topic()
+    consumers = [subscribe(client, topic) for client in clients]
+    for region in (pair.west, pair.east):
+        admin(region, "POST", f"{path_of(topic)}/globalProducers", True)
+
+    def send(client, first, last):
+        producer = client.create_producer(topic, producer_name="moving", initial_sequence_id=first - 1, batching_enabled=True,
+                                          batching_max_messages=10, batching_max_publish_delay_ms=500)
+        for number in range(first, last):
+            producer.send_async(str(number).encode(), None)
+        producer.flush()
+        producer.close()
+
+    send(clients[0], 0, 100)
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+    send(clients[1], 40, 95)
+    send(clients[1], 95, 125)
+    wait_until(lambda: copied(pair.east, topic, "west"), 20, "the copy back")
+    for consumer in consumers:
+        # Whole batches that are known are not stored again; the one that holds old and new messages is, as a whole.
+        got = [int(text) for text in texts(receive(consumer, 130))]
+        assert sorted(got) == sorted([*range(125), *range(95, 100)]), got
+
+
 @pytest.mark.parametrize("victim", ["west", "east"])
 def test_a_killed_region_comes_back_and_each_message_is_there_once(make_pair, victim):
     pair = make_pair()
