@@ -28,7 +28,7 @@ impl World {
         let life = site.life;
         let topic = load_topic(region, &mut site.disk, &self.plan, self.planted, now_ms);
         let state = site.disk.state.as_ref().and_then(|bytes| NamespaceState::decode(bytes).ok());
-        let subs = (0..self.plan.subscriptions).map(|number| load_sub(region, &site.disk, number, now_ms)).collect();
+        let subs = (0..self.plan.subscriptions).map(|number| load_sub(region, &site.disk, number)).collect();
         let gate_epoch = state.as_ref().map(|state| state.record.epoch);
         let mut live = Live {
             topic,
@@ -312,7 +312,7 @@ fn load_topic(region: Region, disk: &mut Disk, plan: &crate::Plan, planted: Plan
     ProducerCore::new(limits(plan.dedup, global), origins, dedup, disk.last, now_ms)
 }
 
-fn load_sub(region: Region, disk: &Disk, number: usize, now_ms: u64) -> Sub {
+fn load_sub(region: Region, disk: &Disk, number: usize) -> Sub {
     let saved = &disk.subs[number];
     let stored = saved.acks.as_ref().and_then(|bytes| StoredAcks::decode(bytes).ok());
     let stored = stored.unwrap_or_else(|| StoredAcks {
@@ -321,7 +321,6 @@ fn load_sub(region: Region, disk: &Disk, number: usize, now_ms: u64) -> Sub {
         applied: true,
         authored_to: Position::EARLIEST,
     });
-    let _ = (region, now_ms);
     Sub {
         cursor: saved.cursor.clone(),
         acks: SharedAcks::new(id_of(region), stored.state, LIMITS),

@@ -37,8 +37,14 @@ impl World {
                 }
             }
             Control::Resync => {
+                self.say(to, from, Control::ResyncHeard);
                 if let Some(live) = self.live(to) {
                     live.subs.iter_mut().for_each(|sub| sub.acks.resync(id_of(from), now_ms));
+                }
+            }
+            Control::ResyncHeard => {
+                if let Some(live) = self.live(to) {
+                    live.greeted.insert(from);
                 }
             }
             Control::Learn { record, token } => {
@@ -91,7 +97,7 @@ impl World {
             let silent = self.planted == Planted::NoResync;
             let Some(live) = self.live(here) else { continue };
             live.subs.iter_mut().for_each(|sub| sub.acks.lost(id_of(there)));
-            if live.greeted.insert(there) && !silent {
+            if !live.greeted.contains(&there) && !silent {
                 self.say(here, there, Control::Resync);
             }
             self.tell(here, there, 0);

@@ -18,6 +18,8 @@ pub(crate) enum Control {
     Confirmed { sub: usize, version: u64 },
     /// Tell me everything.
     Resync,
+    /// It will be told.
+    ResyncHeard,
     /// Learn this record, answer yours.
     Learn { record: ActiveRecord, token: u64 },
     /// The answer.

@@ -152,18 +152,20 @@ impl Oracle {
 
     fn check_name(&mut self, now_ms: u64, region: Region, from: Region, name: Name) {
         let place = NAMES[region];
+        // Of a message that was sent twice the first copy may have been taken before it was brought over.
+        let resent = self.uncertain.contains(&name) && !self.dedup;
         let held = &mut self.held[region];
         let sources = held.names.entry(name).or_default();
         let known = !sources.is_empty();
         let first = sources.insert(from);
         if first {
             let highest = held.highest.entry((name.0, from)).or_insert(0);
-            if *highest > name.1 {
+            if *highest > name.1 && !resent {
                 let behind = *highest;
                 self.violated(now_ms, format!("order: {place} stores {name:?} of {} behind {behind}", NAMES[from]));
                 return;
             }
-            *highest = name.1;
+            *highest = name.1.max(*highest);
         }
         if known && self.global {
             self.violated(now_ms, format!("twice: {place} stores {name:?} again, though producers are global"));

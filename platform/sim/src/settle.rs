@@ -33,7 +33,12 @@ impl World {
     /// The first thing that is not settled.
     fn what_is_open(&self) -> Option<String> {
         if let Some(client) = self.clients.iter().position(|client| !client.is_done(self.plan.messages)) {
-            return Some(format!("p{client} has messages without a receipt"));
+            let one = &self.clients[client];
+            let (place, rule) = (NAMES[one.region], self.rule(one.region));
+            let (attached, pending) = (one.attached, one.pending.len());
+            return Some(format!(
+                "p{client} in {place} ({rule:?}), connection {attached}, waits for {pending} receipts"
+            ));
         }
         (0..self.plan.regions).find_map(|region| self.open_in(region))
     }

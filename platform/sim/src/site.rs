@@ -226,7 +226,7 @@ pub(crate) struct Live {
     pub(crate) state_since_ms: u64,
     pub(crate) switch: Option<SwitchRun>,
     pub(crate) refusing_until_ms: u64,
-    /// Peers that were asked for what this region may have lost.
+    /// Peers that have heard that this region may have lost something.
     pub(crate) greeted: BTreeSet<Region>,
 }
 
