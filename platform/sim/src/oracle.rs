@@ -92,7 +92,8 @@ pub(crate) struct Oracle {
     reach: Vec<Vec<Reach>>,
     active: BTreeMap<Epoch, Region>,
     drained: Vec<Option<Drained>>,
-    handed: BTreeMap<Epoch, (Region, Drained)>,
+    /// With what the region that handed over had given receipts for by then.
+    handed: BTreeMap<Epoch, (Region, Drained, Vec<Origin>)>,
 }
 
 impl Oracle {
@@ -309,8 +310,9 @@ impl Oracle {
     }
 
     pub(crate) fn on_handed_over(&mut self, now_ms: u64, from: Region, to: Region, epoch: Epoch) {
+        let acked = self.acked.iter().filter(|origin| origin.0 == from).copied().collect();
         match self.drained[from].take() {
-            Some(drained) => _ = self.handed.insert(epoch, (from, drained)),
+            Some(drained) => _ = self.handed.insert(epoch, (from, drained, acked)),
             None => self.violated(now_ms, format!("epochs: {} hands over to {} undrained", NAMES[from], NAMES[to])),
         }
     }
@@ -332,11 +334,10 @@ impl Oracle {
 
     /// What a planned switch brought over, when the new region takes its first publish.
     fn check_handed(&mut self, now_ms: u64, region: Region, epoch: Epoch) {
-        let Some((from, drained)) = self.handed.remove(&epoch) else { return };
+        let Some((from, drained, acked)) = self.handed.remove(&epoch) else { return };
         let (place, before) = (NAMES[region], NAMES[from]);
-        let of_from = self.acked.iter().filter(|origin| origin.0 == from);
         let missing: Vec<Origin> =
-            of_from.filter(|origin| !self.has(region, **origin) && !self.excused(**origin, region)).copied().collect();
+            acked.into_iter().filter(|origin| !self.has(region, *origin) && !self.excused(*origin, region)).collect();
         if let Some(origin) = missing.first() {
             let text = format!("epochs: the switch {before} {place} lost {} and {} more", origin.1, missing.len() - 1);
             self.violated(now_ms, text);
