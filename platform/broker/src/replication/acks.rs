@@ -5,7 +5,7 @@
 //! Invariants: A1 a part's token is known until its outcome came or its connection ended; A2 a peer's part is answered
 //! "stored" only when the topic says so; A3 a topic with something to tell is in the peer's list of ready ones, or was
 //! asked after it said so.
-//! A4 once per process each region is asked for everything that it knows: it may have been told acks that this one had not
+//! A4 each region is asked for everything that it knows until it has told something: it may know acks that this one had not
 //! made durable itself when it ended.
 //! Failure: what a peer can't take yet is offered again after [`AGAIN`]; what it refuses is logged and dropped: both go on
 //! with what they have, and the next part is tried.
@@ -81,8 +81,8 @@ pub struct AckExchange {
     link: OnceLock<Weak<dyn AckLink>>,
     names: RwLock<HashMap<RegionId, String>>,
     peers: Mutex<BTreeMap<String, PeerState>>,
-    /// Regions that were asked for everything since the start (A4).
-    asked: Mutex<BTreeSet<String>>,
+    /// Regions that were asked for everything, and whether they have told something since (A4).
+    asked: Mutex<BTreeMap<String, bool>>,
     next_token: Mutex<u64>,
 }
 
@@ -229,7 +229,8 @@ impl AckHandler for AckExchange {
     fn connected(&self, peer: &str) {
         self.peers.lock().entry(peer.to_owned()).or_default().sent.clear();
         self.for_all_open(peer, |sharing, id| sharing.acks_lost(id));
-        if self.asked.lock().insert(peer.to_owned())
+        // A request may end with its connection: it is repeated until something came.
+        if !*self.asked.lock().entry(peer.to_owned()).or_default()
             && let Some(link) = self.link.get().and_then(Weak::upgrade)
         {
             link.request_all(peer);
@@ -324,6 +325,9 @@ impl AckHandler for AckExchange {
         deltas: Vec<AckDelta>,
     ) -> std::pin::Pin<Box<dyn Future<Output = Vec<AckOutcome>> + Send + 'a>> {
         Box::pin(async move {
+            if let Some(heard) = self.asked.lock().get_mut(from) {
+                *heard = true;
+            }
             let mut outcomes = Vec::with_capacity(deltas.len());
             for delta in deltas {
                 outcomes.push(self.receive(from, delta).await);
