@@ -59,7 +59,7 @@ impl From<FailoverError> for AdminError {
     fn from(error: FailoverError) -> Self {
         let status = match &error {
             FailoverError::NotManaged(_) => StatusCode::NOT_FOUND,
-            FailoverError::UnknownRegion { .. } => StatusCode::PRECONDITION_FAILED,
+            FailoverError::UnknownRegion { .. } | FailoverError::OneRegion(_) => StatusCode::PRECONDITION_FAILED,
             FailoverError::AlreadyActive(_)
             | FailoverError::UnderWay { .. }
             | FailoverError::NotDrained { .. }

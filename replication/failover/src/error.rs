@@ -11,6 +11,9 @@ pub enum FailoverError {
     /// The namespace has no active region: all of its regions take publishes.
     #[error("namespace {0} has no active region: set one first")]
     NotManaged(String),
+    /// There is no region to switch to.
+    #[error("namespace {0} is in one region only: replicate it to another one first")]
+    OneRegion(String),
     /// The region is none of the namespace's.
     #[error("region {region} is not one of the namespace's: {known}")]
     UnknownRegion {
@@ -72,7 +75,9 @@ pub enum FailoverError {
 impl Classify for FailoverError {
     fn class(&self) -> ErrorClass {
         match self {
-            Self::NotManaged(_) | Self::UnknownRegion { .. } | Self::AlreadyActive(_) => ErrorClass::Caller,
+            Self::NotManaged(_) | Self::OneRegion(_) | Self::UnknownRegion { .. } | Self::AlreadyActive(_) => {
+                ErrorClass::Caller
+            }
             Self::UnderWay { .. } | Self::Unreachable { .. } | Self::NotDrained { .. } | Self::Host(_) => {
                 ErrorClass::Retry
             }

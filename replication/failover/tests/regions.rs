@@ -241,6 +241,14 @@ async fn a_planned_switch_hands_over_when_nothing_is_left_and_comes_back_the_sam
 }
 
 #[tokio::test]
+async fn a_namespace_of_one_region_has_nowhere_to_go() {
+    let world = World::new(&["west"]);
+    let regions = world.regions().await;
+    let refused = regions[0].service.manage(&world.namespace, "west").await.unwrap_err();
+    assert_eq!(refused, FailoverError::OneRegion("t/n".to_owned()));
+}
+
+#[tokio::test]
 async fn what_is_known_already_changes_nothing() {
     let world = World::new(&["west", "east"]);
     let regions = world.regions().await;

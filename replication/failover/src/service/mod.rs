@@ -249,6 +249,9 @@ impl FailoverService {
         if let Some(state) = self.state(namespace) {
             return Ok(state.record);
         }
+        if self.host.regions_of(namespace).len() < 2 {
+            return Err(FailoverError::OneRegion(namespace.to_string()));
+        }
         let record = ActiveRecord::first(active, now_ms());
         let record = self.learn(namespace, &record, true).await?;
         self.tell_all(namespace).await;
