@@ -42,8 +42,8 @@ pub(super) async fn cut<'a>(
     store: &'a (dyn Fn(Tail) -> BoxFuture<'a, Result<(), FailoverError>> + Sync),
 ) -> Result<(), FailoverError> {
     let log = log_of(service, topic).await?;
-    let without_links = service.replication().stop(topic).await;
     let Some(link) = log.cursor(&replicate::cursor_name(&record.active)) else { return Ok(()) };
+    let without_links = service.replication().stop(topic).await;
     // What the link's cursor knows may be older than what the region has: receipts were lost, or not made durable here.
     let delivered = positions::delivered(service, topic, &record.active).await.map_err(host)?;
     let after = delivered.map_or(link.mark_delete(), |delivered| delivered.max(link.mark_delete()));
