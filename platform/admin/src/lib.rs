@@ -18,6 +18,7 @@ mod clusters;
 mod error;
 mod failover;
 mod headers;
+mod in_force;
 mod listener;
 mod live;
 mod lookup;
@@ -62,6 +63,7 @@ pub fn router(state: AdminState) -> Router {
         .merge(region_link::routes())
         .merge(failover::routes())
         .merge(unserved::routes())
+        .layer(middleware::from_fn_with_state(state.clone(), in_force::wait))
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));
     Router::new()
         .merge(guarded)

@@ -510,8 +510,16 @@ pub trait TopicHandle: Send + Sync {
 
     /// Figures.
     fn stats(&self) -> TopicStats;
-    /// Puts new limits in force.
+    /// Puts new limits in force. What takes time ([`Self::limits_pending`]) is begun.
     fn set_limits(&self, limits: TopicLimits);
+    /// Whether something of the limits is not in force yet (deduplication reads what is stored first).
+    fn limits_pending(&self) -> bool {
+        false
+    }
+    /// Ends when the limits are in force, or could not be brought in force ([`Self::limits_pending`] tells).
+    fn limits_in_force(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
     /// Once a second: TTL, delayed delivery, rates, inactive producers, snapshots. Cheap when idle.
     fn tick(&self, now_ms: u64);
 

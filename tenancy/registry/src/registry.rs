@@ -223,10 +223,11 @@ impl Registry {
             tracing::error!(%error, "a record of the registry is left out");
             Meaning { changed: Some(Changed::Everything), shared: Vec::new() }
         });
-        self.applied.send_replace(position);
+        // Told first: who waited for the change finds it among the changes told.
         if let Some(changed) = meaning.changed {
             self.tell(changed);
         }
+        self.applied.send_replace(position);
         meaning.shared.into_iter().for_each(|shared| self.sharing.tell(shared));
     }
 

@@ -15,12 +15,21 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// Pause between two ticks of topics and logs.
 const TICK: Duration = Duration::from_secs(1);
 /// Changes of policies that follow each other are put in force together after this time.
 const GATHER: Duration = Duration::from_millis(100);
+
+/// Longest wait for policies to be in force on all topics that they concern.
+const IN_FORCE: Duration = Duration::from_secs(5);
+/// Who waits for policies to be in force beyond this number waits for a place first.
+pub(super) const PUSHES_ASKED: usize = 64;
+
+/// Where the topics go of which something is not in force yet.
+pub(super) type PushNow = oneshot::Sender<Vec<Arc<dyn TopicHandle>>>;
 
 impl BrokerService {
     /// Starts what runs by itself. Once.
@@ -38,10 +47,11 @@ impl BrokerService {
                 });
             }
         }));
+        let Some(asked) = self.push_asked.lock().take() else { return };
         let tasks = [
             tokio::spawn(tick_topics(this.clone())),
             tokio::spawn(tick_logs(this.clone())),
-            tokio::spawn(follow_policies(this.clone(), self.registry.changes())),
+            tokio::spawn(follow_policies(this.clone(), self.registry.changes(), asked)),
             tokio::spawn(open_replicated(this.clone())),
             tokio::spawn(check_links(this.clone(), self.config.replication.policy_check_s)),
             tokio::spawn(collect_inactive(this, Duration::from_secs(self.config.inactive_topic_check_s.max(1)))),
@@ -74,8 +84,30 @@ impl BrokerService {
         outcome
     }
 
-    /// Puts the policies in force again for the topics that a change concerns.
-    fn push_policies(&self, concerned: &HashSet<Changed>) {
+    /// Waits until every change of policies that this broker has seen is in force on its topics.
+    ///
+    /// # Errors
+    /// [`BrokerError::TimedOut`]: the change is stored, and will be in force later.
+    pub async fn policies_in_force(&self) -> Result<(), BrokerError> {
+        let pushed = async {
+            let (told, answer) = oneshot::channel();
+            // Nobody follows before the broker's start and at its end: topics are opened with what is stored.
+            if self.push_asked.lock().is_some() || self.push_now.send(told).await.is_err() {
+                return;
+            }
+            for topic in answer.await.unwrap_or_default() {
+                topic.limits_in_force().await;
+            }
+        };
+        timeout(IN_FORCE, pushed).await.map_err(|_| BrokerError::TimedOut {
+            what: "putting policies in force".to_owned(),
+            limit_ms: u64::try_from(IN_FORCE.as_millis()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Puts the policies in force again for the topics that a change concerns; those of which something takes time.
+    fn push_policies(&self, concerned: &HashSet<Changed>) -> Vec<Arc<dyn TopicHandle>> {
+        let mut pending = Vec::new();
         let everything = concerned.contains(&Changed::Everything);
         for topic in self.loaded_topics() {
             let name = topic.name();
@@ -84,6 +116,7 @@ impl BrokerService {
                 || concerned.contains(&Changed::TopicPolicies(name.base()));
             if hit {
                 self.push_settings(&topic);
+                pending.extend(topic.limits_pending().then_some(topic));
             }
         }
         for changed in concerned {
@@ -94,6 +127,7 @@ impl BrokerService {
         if everything {
             self.registry.clusters().iter().for_each(|name| self.replication.cluster_changed(name));
         }
+        pending
     }
 
     /// Puts the policies in force for one topic.
@@ -191,15 +225,28 @@ async fn tick_logs(service: Weak<BrokerService>) {
     }
 }
 
-async fn follow_policies(service: Weak<BrokerService>, mut changes: Receiver<Changed>) {
+async fn follow_policies(
+    service: Weak<BrokerService>,
+    mut changes: Receiver<Changed>,
+    mut push_now: mpsc::Receiver<PushNow>,
+) {
+    let mut pending: Vec<Arc<dyn TopicHandle>> = Vec::new();
     loop {
-        let mut concerned = HashSet::new();
-        match changes.recv().await {
-            Ok(changed) => concerned.insert(changed),
-            Err(RecvError::Lagged(_)) => concerned.insert(Changed::Everything),
-            Err(RecvError::Closed) => return,
+        let (mut concerned, mut asking) = (HashSet::new(), None);
+        tokio::select! {
+            changed = changes.recv() => match changed {
+                Ok(changed) => concerned.insert(changed),
+                Err(RecvError::Lagged(_)) => concerned.insert(Changed::Everything),
+                Err(RecvError::Closed) => return,
+            },
+            Some(asked) = push_now.recv() => asking.replace(asked).is_some(),
         };
-        sleep(GATHER).await;
+        if asking.is_none() {
+            tokio::select! {
+                () = sleep(GATHER) => {}
+                Some(asked) = push_now.recv() => asking = Some(asked),
+            }
+        }
         loop {
             match changes.try_recv() {
                 Ok(changed) => concerned.insert(changed),
@@ -208,8 +255,15 @@ async fn follow_policies(service: Weak<BrokerService>, mut changes: Receiver<Cha
             };
         }
         let Some(service) = service.upgrade() else { return };
-        service.push_policies(&concerned);
-        service.announce_grants(&concerned);
+        if !concerned.is_empty() {
+            pending.extend(service.push_policies(&concerned));
+            service.announce_grants(&concerned);
+        }
+        pending.retain(|topic| topic.limits_pending());
+        if let Some(asked) = asking {
+            // Who asked may be gone.
+            let _ = asked.send(pending.clone());
+        }
     }
 }
 

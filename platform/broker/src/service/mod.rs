@@ -47,7 +47,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// Topic events that a slow listener may be behind before it has to list anew.
@@ -127,6 +127,9 @@ pub struct BrokerService {
     known_grants: Mutex<grants::KnownGrants>,
     grants: watch::Sender<u64>,
     last_tick_ms: AtomicU64,
+    /// Who waits for policies to be in force; the other end is there until the broker starts.
+    push_now: mpsc::Sender<background::PushNow>,
+    push_asked: Mutex<Option<mpsc::Receiver<background::PushNow>>>,
     /// No logins and loads any more.
     closing: watch::Sender<bool>,
     /// Connections end.
@@ -153,6 +156,7 @@ impl BrokerService {
         let stop_limit = Duration::from_millis(settings.stop_limit_ms.max(1));
         let replication =
             Replication::new(parts.config.cluster.clone(), start_at, stop_limit, Arc::new(around), linker);
+        let (push_now, push_asked) = mpsc::channel(background::PUSHES_ASKED);
         Ok(Arc::new(Self {
             replication,
             failover: OnceLock::new(),
@@ -176,6 +180,8 @@ impl BrokerService {
             known_grants: Mutex::default(),
             grants: watch::channel(0).0,
             last_tick_ms: AtomicU64::new(0),
+            push_now,
+            push_asked: Mutex::new(Some(push_asked)),
             closing: watch::channel(false).0,
             closed: watch::channel(false).0,
         }))

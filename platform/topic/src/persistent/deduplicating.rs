@@ -6,7 +6,7 @@
 //! still has is replayed.
 
 use super::PersistentTopic;
-use crate::api::{TopicError, TopicLimits};
+use crate::api::TopicError;
 use crate::dedup::{Dedup, Sequence, Snapshot};
 use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogEntry, LogError};
 use meridian_types::Position;
@@ -91,24 +91,40 @@ impl PersistentTopic {
         }
     }
 
-    /// Switches deduplication on or off, or to another way of knowing producers, as the limits say.
-    pub(super) fn follow_dedup_limit(&self, limits: &TopicLimits) {
+    /// How deduplication should know producers by the limits (`None` = not at all), if that is not how it does.
+    fn dedup_to_change(&self) -> Option<Option<bool>> {
+        let limits = self.limits();
         let wanted = (limits.deduplication || limits.global_producers).then_some(limits.global_producers);
         let guard = self.producers.lock();
         let running = guard.as_ref().and_then(|side| side.core.dedup.as_ref()).map(|dedup| dedup.is_exact());
-        drop(guard);
-        let Some(topic) = self.me.upgrade().filter(|_| wanted != running) else { return };
-        self.deps.runtime.spawn(async move {
-            let result = if wanted.is_some() {
-                topic.start_dedup().await
-            } else {
-                topic.with_producers(|side| side.core.dedup = None);
-                topic.log.delete_cursor(DEDUP_CURSOR).await.map_err(TopicError::from)
-            };
-            if let Err(error) = result {
-                tracing::warn!(topic = %topic.name, %error, wanted = wanted.is_some(), "switching deduplication failed");
-            }
-        });
+        (wanted != running).then_some(wanted)
+    }
+
+    /// Whether the limits ask for another deduplication than there is.
+    pub(super) fn dedup_pending(&self) -> bool {
+        self.dedup_to_change().is_some()
+    }
+
+    /// Switches deduplication on or off, or to another way of knowing producers, as the limits say. One at a time: of
+    /// two changes that follow each other the later one holds.
+    pub(super) async fn put_dedup_in_force(&self) {
+        let _one = self.switching_dedup.lock().await;
+        let Some(wanted) = self.dedup_to_change() else { return };
+        let result = if wanted.is_some() {
+            self.start_dedup().await
+        } else {
+            self.with_producers(|side| side.core.dedup = None);
+            self.log.delete_cursor(DEDUP_CURSOR).await.map_err(TopicError::from)
+        };
+        if let Err(error) = result {
+            tracing::warn!(topic = %self.name, %error, wanted = wanted.is_some(), "switching deduplication failed");
+        }
+    }
+
+    /// Starts what [`Self::put_dedup_in_force`] does, if anything is to be done.
+    pub(super) fn follow_dedup_limit(&self) {
+        let Some(topic) = self.me.upgrade().filter(|topic| topic.dedup_pending()) else { return };
+        self.deps.runtime.spawn(async move { topic.put_dedup_in_force().await });
     }
 
     /// Starts a snapshot if one is due and none is being written.

@@ -102,7 +102,7 @@ impl TopicHandle for PersistentTopic {
     fn set_limits(&self, limits: TopicLimits) {
         let limits = shared_limits(limits);
         *self.limits.write() = limits.clone();
-        self.follow_dedup_limit(&limits);
+        self.follow_dedup_limit();
         self.follow_publish_rate(limits.publish_rate);
         if let Some(limiter) = self.dispatch_limit.get() {
             limiter.set_rate(limits.topic_dispatch_rate);
@@ -112,6 +112,14 @@ impl TopicHandle for PersistentTopic {
             let limits = Self::dispatch_limits(&limits, subscription.durable);
             subscription.with_core(self, |active, _| active.core.set_limits(limits, shared.clone()));
         }
+    }
+
+    fn limits_pending(&self) -> bool {
+        self.dedup_pending()
+    }
+
+    fn limits_in_force(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.put_dedup_in_force())
     }
 
     fn tick(&self, now_ms: u64) {

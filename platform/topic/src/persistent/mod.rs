@@ -111,6 +111,8 @@ pub struct PersistentTopic {
     unfenced: tokio::sync::Notify,
     /// Serialises changes of the log's properties.
     property_changes: tokio::sync::Mutex<()>,
+    /// Serialises changes of the way deduplication works.
+    switching_dedup: tokio::sync::Mutex<()>,
     compacting: Mutex<Option<Box<Compacting>>>,
     /// A snapshot of the deduplication marks is being written.
     snapshotting: AtomicBool,
@@ -210,6 +212,7 @@ impl PersistentTopic {
             changes: tokio::sync::Mutex::new(()),
             unfenced: tokio::sync::Notify::new(),
             property_changes: tokio::sync::Mutex::new(()),
+            switching_dedup: tokio::sync::Mutex::new(()),
             compacting: Mutex::new(None),
             snapshotting: AtomicBool::new(false),
             origins: origins::OriginsState::default(),

@@ -153,7 +153,6 @@ impl PersistentTopic {
             }
             Some(subscription) => {
                 self.mark_replicated(&subscription).await.map_err(later)?;
-                self.fence(&subscription);
                 subscription
             }
             None => {
@@ -162,6 +161,9 @@ impl PersistentTopic {
                 created.map_err(later)?
             }
         };
+        // Who comes before the next round has applied the state waits: he would be closed by it, and see again what he
+        // has not acknowledged yet.
+        self.fence(&subscription);
         subscription.set_share(Some(share.clone()));
         self.store_acks(&subscription, share, work).await.map_err(later)?;
         self.drop_tombstone(&share.name).await.map_err(later)
