@@ -13,11 +13,15 @@ use crate::layout::Layout;
 use crate::reader::Reader;
 use crate::record::{LedgerRecord, Stored};
 use crate::recovery::shell::recover;
+use crate::replicate::check::check;
+use crate::replicate::shell::replicate;
+use crate::replicate::{Checked, Pace, ReplicateSettings, Replicated, Work};
 use crate::stats::{CounterSnapshot, count};
 use crate::writer::shell::Writer;
 use meridian_bookie_api::BoxFuture;
 use meridian_metadata::{Condition, SharedStore, Version};
-use meridian_types::LedgerId;
+use meridian_types::{BookieId, LedgerId};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -50,6 +54,47 @@ impl LedgerClient {
     /// [`LedgerError::NoSuchLedger`] or what metadata said.
     pub async fn record(&self, ledger_id: LedgerId) -> Result<LedgerRecord, LedgerError> {
         self.core.load(ledger_id).await.map(|(record, _)| record)
+    }
+
+    /// The bookies as this client finds them.
+    pub fn bookies(&self) -> &dyn BookieDirectory {
+        &*self.core.bookies
+    }
+
+    /// Which bookies leave the cluster, lost or by order: none of them is chosen from now on, and every open ledger of
+    /// this client that has one of them in its ensemble replaces it now, also if it is idle. Answers how many ledgers
+    /// were told.
+    pub fn set_leaving(&self, leaving: BTreeSet<BookieId>) -> usize {
+        let before = std::mem::replace(&mut *self.core.leaving.lock(), Arc::new(leaving.clone()));
+        let fresh: Vec<_> = leaving.difference(&before).cloned().collect();
+        if fresh.is_empty() {
+            return 0;
+        }
+        let writers: Vec<_> = self.core.writers.lock().values().filter_map(|writer| writer.upgrade()).collect();
+        writers.into_iter().filter(|writer| writer.leave(&fresh)).count()
+    }
+
+    /// Does the work for one ledger as far as it can be done now (S7).
+    ///
+    /// # Errors
+    /// [`LedgerError`]; it may be repeated from the beginning.
+    pub async fn replicate(
+        &self,
+        ledger_id: LedgerId,
+        work: Work,
+        settings: ReplicateSettings,
+        pace: Arc<dyn Pace>,
+    ) -> Result<Replicated, LedgerError> {
+        self.core.attach();
+        replicate(&self.core, ledger_id, work, settings, pace).await
+    }
+
+    /// Looks at copies of a ledger's entries, each on the bookie that has to hold it.
+    ///
+    /// # Errors
+    /// [`LedgerError::NoSuchLedger`] or what metadata said.
+    pub async fn check(&self, ledger_id: LedgerId, samples: u32) -> Result<Checked, LedgerError> {
+        check(&self.core, ledger_id, samples).await
     }
 
     async fn next_id(&self) -> Result<LedgerId, LedgerError> {
@@ -106,7 +151,7 @@ impl LedgerClient {
 
     /// `None` = there is a record under this id that is not ours.
     async fn store_new(&self, ledger_id: LedgerId, record: &LedgerRecord) -> Result<Option<Version>, LedgerError> {
-        match self.core.store(ledger_id, record, Condition::Absent).await {
+        match self.core.store(ledger_id, None, record, Condition::Absent).await {
             Stored::Done(version) => Ok(Some(version)),
             Stored::Changed => Ok(None),
             Stored::Failed(error) => Err(LedgerError::Metadata(error)),

@@ -12,11 +12,12 @@ use crate::record::{LedgerRecord, Stored};
 use crate::stats::Counters;
 use crate::writer::shell::Writer;
 use crate::writer::words::WriterTimes;
-use meridian_metadata::{Condition, MetadataError, SharedStore, Version};
+use meridian_metadata::{Condition, MetadataError, Operation, SharedStore, Version};
 use meridian_placement::Rule;
 use meridian_topology::Location;
 use meridian_types::{BookieId, LedgerId};
 use parking_lot::Mutex;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -97,6 +98,10 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) quarantine: Mutex<Quarantine>,
     pub(crate) ticker: Arc<Ticker>,
+    /// Writers that live, so that they can be told of a bookie that leaves.
+    pub(crate) writers: Mutex<HashMap<LedgerId, Weak<Writer>>>,
+    /// Bookies that leave the cluster: never chosen.
+    pub(crate) leaving: Mutex<Arc<BTreeSet<BookieId>>>,
     started: Instant,
     runtime: OnceLock<Handle>,
 }
@@ -110,6 +115,8 @@ impl Core {
             counters: Counters::default(),
             quarantine: Mutex::new(Quarantine::default()),
             ticker: Arc::new(Ticker::default()),
+            writers: Mutex::default(),
+            leaving: Mutex::default(),
             started: Instant::now(),
             runtime: OnceLock::new(),
         })
@@ -172,10 +179,19 @@ impl Core {
         }
     }
 
-    /// Stores a record if the stored one has still this version (or is absent).
-    pub(crate) async fn store(&self, ledger_id: LedgerId, record: &LedgerRecord, condition: Condition) -> Stored {
+    /// Stores a record with its holdings if the stored one has still this version (or is absent). `before` is the
+    /// record that has this version.
+    pub(crate) async fn store(
+        &self,
+        ledger_id: LedgerId,
+        before: Option<&LedgerRecord>,
+        record: &LedgerRecord,
+        condition: Condition,
+    ) -> Stored {
         let key = keys::record_key(ledger_id);
-        match self.in_time(self.metadata.put(&key, record.encode(), condition)).await {
+        let mut operations = vec![Operation::Put { key, value: record.encode(), condition, ephemeral: None }];
+        operations.extend(keys::holding_changes(ledger_id, before, Some(record)));
+        match self.in_time(self.metadata.commit(operations)).await {
             Ok(version) => Stored::Done(version),
             Err(MetadataError::Conflict { .. }) => Stored::Changed,
             Err(error @ (MetadataError::Unavailable(_) | MetadataError::UnknownOutcome(_))) => Stored::Unknown(error),
@@ -187,9 +203,22 @@ impl Core {
         self.in_time(self.metadata.allocate(keys::ID_SEQUENCE, count)).await
     }
 
+    /// Deletes a record with its holdings; an absent one is no error.
     pub(crate) async fn remove(&self, ledger_id: LedgerId) -> Result<(), MetadataError> {
         let key = keys::record_key(ledger_id);
-        self.in_time(self.metadata.delete(&key, Condition::Any)).await.map(drop)
+        let deadline_ms = self.now_ms() + self.config.metadata_patience_ms;
+        loop {
+            let Some(entry) = self.in_time(self.metadata.get(&key)).await? else { return Ok(()) };
+            // The holdings of a record that can't be read are left to the audit.
+            let record = LedgerRecord::decode(&entry.value).ok();
+            let condition = Condition::Is(entry.version);
+            let mut operations = vec![Operation::Delete { key: key.clone(), condition }];
+            operations.extend(keys::holding_changes(ledger_id, record.as_ref(), None));
+            match self.in_time(self.metadata.commit(operations)).await {
+                Err(MetadataError::Conflict { .. }) if self.now_ms() < deadline_ms => {}
+                result => return result.map(drop),
+            }
+        }
     }
 
     /// A pause between attempts.

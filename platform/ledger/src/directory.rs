@@ -10,6 +10,12 @@ pub trait BookieDirectory: Send + Sync {
     /// Bookies that take new entries now.
     fn writable(&self) -> Vec<BookieId>;
 
+    /// Bookies that are registered now, also read-only ones. `None` = not known (no complete listing yet, or the
+    /// metadata store is away): absence in it proves nothing.
+    fn registered(&self) -> Option<Vec<BookieId>> {
+        Some(self.writable())
+    }
+
     /// A bookie by id, also a read-only one; `None` = not known or gone.
     fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>>;
 

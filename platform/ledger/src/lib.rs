@@ -18,6 +18,7 @@ pub mod placement;
 pub mod reader;
 pub mod record;
 pub mod recovery;
+pub mod replicate;
 pub mod stats;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -62,9 +62,17 @@ fn candidate(bookies: &dyn BookieDirectory, quarantine: &Quarantine, id: BookieI
 }
 
 impl Core {
+    /// Writable bookies that stay.
+    fn takers(&self) -> Vec<BookieId> {
+        let leaving = self.leaving.lock().clone();
+        let mut writable = self.bookies.writable();
+        writable.retain(|id| !leaving.contains(id));
+        writable
+    }
+
     /// An ensemble for a new ledger.
     pub(crate) fn choose_ensemble(&self, layout: Layout) -> Result<Vec<BookieId>, LedgerError> {
-        let writable = self.bookies.writable();
+        let writable = self.takers();
         let chosen = self.with_quarantine(|quarantine, seed| {
             let all = writable.into_iter().map(|id| candidate(&*self.bookies, quarantine, id)).collect();
             choose(all, shape(layout), self.config.placement, seed)
@@ -74,7 +82,7 @@ impl Core {
 
     /// The ensemble with as many failed members replaced as possible; the number of writable bookies if none can be.
     pub(crate) fn replace_members(&self, change: &Change) -> Result<Vec<BookieId>, u32> {
-        let writable = self.bookies.writable();
+        let writable = self.takers();
         let available = writable.len() as u32;
         let failed: Vec<usize> = change.failed.iter().collect();
         let replaced = self.with_quarantine(|quarantine, seed| {

@@ -65,6 +65,10 @@ counters! {
     hedged_reads,
     /// Replicas found damaged.
     corrupt_replicas,
+    /// Copies made by re-replication.
+    replicated_entries,
+    /// Their bytes.
+    replicated_bytes,
 }
 
 /// Adds to a counter.

@@ -60,8 +60,14 @@ pub(crate) async fn recover(core: &Arc<Core>, ledger_id: LedgerId) -> Result<Led
     };
     let mut machine = RecoveryMachine::new(ledger_id, settings);
     let (events, mut answers) = mpsc::unbounded_channel();
-    let mut shell =
-        Shell { core: core.clone(), ledger_id, sink: Arc::new(Sink(events.clone())), events, tasks: JoinSet::new() };
+    let mut shell = Shell {
+        core: core.clone(),
+        ledger_id,
+        sink: Arc::new(Sink(events.clone())),
+        events,
+        tasks: JoinSet::new(),
+        known: None,
+    };
     let tick = Duration::from_millis(config.tick_ms);
     let mut tick_at_ms = core.now_ms() + config.tick_ms;
     loop {
@@ -75,6 +81,9 @@ pub(crate) async fn recover(core: &Arc<Core>, ledger_id: LedgerId) -> Result<Led
             }
         }
         if let Ok(Some(event)) = tokio::time::timeout(tick, answers.recv()).await {
+            if let Event::Loaded(Ok((record, _))) = &event {
+                shell.known = Some(record.clone());
+            }
             apply(&mut machine, core.now_ms(), event);
         }
         if core.now_ms() >= tick_at_ms {
@@ -102,6 +111,8 @@ struct Shell {
     sink: Arc<Sink>,
     events: Events,
     tasks: JoinSet<()>,
+    /// The record as last read: what a store changes.
+    known: Option<LedgerRecord>,
 }
 
 impl Shell {
@@ -119,7 +130,11 @@ impl Shell {
         match effect {
             RecoveryEffect::Load => self.spawn(async move { Event::Loaded(core.load(ledger_id).await) }),
             RecoveryEffect::Store { record, version } => {
-                self.spawn(async move { Event::Stored(core.store(ledger_id, &record, Condition::Is(version)).await) })
+                let known = self.known.clone();
+                self.spawn(async move {
+                    let condition = Condition::Is(version);
+                    Event::Stored(core.store(ledger_id, known.as_ref(), &record, condition).await)
+                });
             }
             RecoveryEffect::Fence { round, slot, bookie } => {
                 self.spawn(async move { Event::Fenced(round, slot, fence(&core, ledger_id, &bookie).await) })

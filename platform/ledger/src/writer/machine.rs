@@ -320,6 +320,27 @@ impl WriterMachine {
         }
     }
 
+    /// Bookies leave the cluster: those that are members count no more and are replaced, also in an idle ledger. Answers
+    /// whether there is one.
+    pub fn leave(&mut self, bookies: &[BookieId]) -> bool {
+        if self.phase != Phase::Open {
+            return false;
+        }
+        let leaves = |slot: &usize| bookies.contains(&self.slots[*slot].bookie);
+        let slots: Vec<usize> = self.healthy.iter().filter(leaves).collect();
+        for slot in &slots {
+            self.healthy.remove_all(SlotSet::one(*slot));
+            self.slots[*slot].failure = Some(BookieError::Unavailable("it leaves the cluster".to_owned()));
+            for pending in &mut self.window {
+                pending.acks.remove_all(SlotSet::one(*slot));
+            }
+        }
+        if !slots.is_empty() && self.changing.is_none() {
+            self.begin_change();
+        }
+        !slots.is_empty()
+    }
+
     fn begin_change(&mut self) {
         let useful = match self.phase {
             Phase::Open => true,

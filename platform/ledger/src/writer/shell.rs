@@ -102,14 +102,23 @@ impl Writer {
             listed: false,
             closed: false,
         };
-        Arc::new_cyclic(|me| Self {
+        let writer = Arc::new_cyclic(|me| Self {
             ledger_id,
             core,
             sink,
             me: me.clone(),
             next: Mutex::new(EntryId(0)),
             state: Mutex::new(state),
-        })
+        });
+        writer.core.writers.lock().insert(ledger_id, writer.me.clone());
+        writer
+    }
+
+    /// Some bookies leave the cluster; answers whether one of them is a member that has to be replaced.
+    pub(crate) fn leave(&self, bookies: &[BookieId]) -> bool {
+        let mut told = false;
+        self.on(|state| told = state.machine.leave(bookies));
+        told
     }
 
     /// Takes what the machine decided and puts it where the drains find it.
@@ -333,21 +342,31 @@ async fn update_record(
     known: (LedgerRecord, Version),
 ) -> Result<(LedgerRecord, Version), UpdateFailure> {
     let deadline_ms = core.now_ms() + core.config.metadata_patience_ms;
+    let mut before = known.0.clone();
     let (mut update, mut step) = RecordUpdate::begin(ledger_id, intent, known, deadline_ms);
     loop {
         step = match step {
             UpdateStep::Store(record, version) => {
-                update.stored(core.store(ledger_id, &record, Condition::Is(version)).await)
+                update.stored(core.store(ledger_id, Some(&before), &record, Condition::Is(version)).await)
             }
             UpdateStep::Load { pause } => {
                 if pause {
                     core.pause().await;
                 }
                 let loaded = core.load(ledger_id).await;
+                if let Ok((record, _)) = &loaded {
+                    before = record.clone();
+                }
                 update.loaded(core.now_ms(), loaded)
             }
             UpdateStep::Done(result) => return result,
         };
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.core.writers.lock().remove(&self.ledger_id);
     }
 }
 
