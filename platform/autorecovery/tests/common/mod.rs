@@ -136,7 +136,7 @@ impl Running {
         let families = self.registry.gather();
         let family = families.iter().find(|family| family.name() == name);
         let metric = family.and_then(|family| family.get_metric().first());
-        metric.map_or(0.0, |m| m.get_counter().value() + m.get_gauge().value())
+        metric.map_or(0.0, |m| m.get_counter().get_value() + m.get_gauge().get_value())
     }
 }
 
