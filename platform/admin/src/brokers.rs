@@ -2,7 +2,6 @@
 
 use crate::call::Call;
 use crate::error::AdminError;
-use crate::lookup::broker_id;
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -32,13 +31,17 @@ pub fn routes() -> Router<AdminState> {
 
 async fn list(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    Ok(Reply::json(&[broker_id(&state)]))
+    Ok(Reply::json(&broker_ids(&state)))
+}
+
+fn broker_ids(state: &AdminState) -> Vec<String> {
+    state.service.ownership().brokers().iter().map(|broker| broker.id.clone()).collect()
 }
 
 async fn of_cluster(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     require_cluster(&state, &call)?;
-    Ok(Reply::json(&[broker_id(&state)]))
+    Ok(Reply::json(&broker_ids(&state)))
 }
 
 fn require_cluster(state: &AdminState, call: &Call) -> Result<(), AdminError> {
@@ -52,14 +55,16 @@ fn require_cluster(state: &AdminState, call: &Call) -> Result<(), AdminError> {
 async fn owned(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     require_cluster(&state, &call)?;
-    let mut owned = Map::new();
-    for topic in state.service.loaded_topics() {
-        let name = topic.name();
-        if let Some(range) = crate::lookup::bundle_of(&state, name) {
-            let status = json!({ "broker_assignment": "shared", "is_controlled": false, "is_active": true });
-            owned.insert(format!("{}/{range}", name.namespace()), status);
-        }
+    let ownership = state.service.ownership();
+    let broker = call.name("broker");
+    if !ownership.brokers().iter().any(|one| one.id == broker) {
+        return Err(AdminError::not_found(format!("Broker {broker} is not alive")));
     }
+    let namespaced = |bundle: &meridian_ownership::BundleId| {
+        let status = json!({ "broker_assignment": "shared", "is_controlled": false, "is_active": true });
+        (bundle.to_string(), status)
+    };
+    let owned: Map<String, Value> = ownership.owned(&broker).iter().map(|(bundle, _)| namespaced(bundle)).collect();
     Ok(Reply::json(&owned))
 }
 
@@ -75,8 +80,10 @@ async fn version(State(state): Given, _call: Call) -> Answer {
 
 async fn leader(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    let url = state.service.config().web_url.clone().or_else(|| state.service.config().web_url_tls.clone());
-    Ok(Reply::json(&json!({ "serviceUrl": url, "brokerId": broker_id(&state) })))
+    let leader = state.service.ownership().leader();
+    let leader = leader.ok_or_else(|| AdminError::not_found("No broker leads for the moment"))?;
+    let url = leader.web_url.as_ref().or(leader.web_url_tls.as_ref());
+    Ok(Reply::json(&json!({ "serviceUrl": url, "brokerId": leader.id })))
 }
 
 async fn internal(State(state): Given, call: Call) -> Answer {

@@ -19,12 +19,19 @@ pub struct AdminError {
     pub status: StatusCode,
     /// What the user reads.
     pub reason: String,
+    /// Who answers instead, for a redirect: the plain and the TLS address of its web service.
+    pub elsewhere: Option<(Option<String>, Option<String>)>,
 }
 
 impl AdminError {
     /// A refusal.
     pub fn new(status: StatusCode, reason: impl Into<String>) -> Self {
-        Self { status, reason: reason.into() }
+        Self { status, reason: reason.into(), elsewhere: None }
+    }
+
+    /// 307 to the same path at another broker, by the plain and the TLS address of its web service.
+    pub fn elsewhere(reason: impl Into<String>, web_url: Option<String>, web_url_tls: Option<String>) -> Self {
+        Self { elsewhere: Some((web_url, web_url_tls)), ..Self::new(StatusCode::TEMPORARY_REDIRECT, reason) }
     }
 
     /// 404.
@@ -75,6 +82,9 @@ impl IntoResponse for AdminError {
         let body = serde_json::json!({ "reason": self.reason }).to_string();
         let mut response = (self.status, body).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(elsewhere) = self.elsewhere {
+            response.extensions_mut().insert(crate::elsewhere::Elsewhere(elsewhere));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic"));
         }
@@ -110,6 +120,9 @@ impl From<BrokerError> for AdminError {
             BrokerError::TooManyRequests { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, text),
             BrokerError::NotReady(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, text),
             BrokerError::TimedOut { .. } => Self::new(StatusCode::GATEWAY_TIMEOUT, text),
+            BrokerError::Elsewhere { broker, .. } => {
+                Self::elsewhere(text, broker.web_url.clone(), broker.web_url_tls.clone())
+            }
             BrokerError::Metadata(error) => by_class(&error),
         }
     }

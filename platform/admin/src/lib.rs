@@ -15,6 +15,7 @@ mod broker_stats;
 mod brokers;
 mod call;
 mod clusters;
+mod elsewhere;
 mod error;
 mod failover;
 mod headers;
@@ -76,6 +77,7 @@ pub fn router(state: AdminState) -> Router {
         .method_not_allowed_fallback(|| async {
             AdminError::new(StatusCode::METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
         })
+        .layer(middleware::from_fn(elsewhere::redirect))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(state)
 }

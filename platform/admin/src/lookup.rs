@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::routing::get;
 use meridian_door::Action;
 use meridian_types::TopicName;
-use meridian_wire::key::murmur3_32;
 use serde_json::json;
 
 /// Name of the advertised listener, if the query has none.
@@ -31,8 +30,11 @@ async fn lookup(State(state): Given, call: Call) -> Answer {
         let path = topic.as_str().replacen("://", "/", 1);
         return Reply::redirect(&format!("{}/lookup/v2/topic/{path}", url.trim_end_matches('/')));
     }
-    let answer =
-        state.service.lookup(&topic, call.query("listenerName").or(header), call.flag("authoritative")).await?;
+    let listener = call.query("listenerName").or(header);
+    let answer = state.service.lookup(&topic, listener, call.flag("authoritative")).await?;
+    if !answer.is_owner {
+        return Err(AdminError::elsewhere(format!("{topic} is served elsewhere"), answer.web_url, answer.web_url_tls));
+    }
     let broker_id = broker_id(&state);
     Ok(Reply::json(&json!({
         "brokerId": broker_id,
@@ -47,9 +49,7 @@ async fn lookup(State(state): Given, call: Call) -> Answer {
 
 /// `host:port` of the web address, by which Pulsar names brokers.
 pub fn broker_id(state: &AdminState) -> String {
-    let config = state.service.config();
-    let url = config.web_url.as_deref().or(config.web_url_tls.as_deref()).unwrap_or("localhost:0");
-    url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_owned()
+    state.service.ownership().me().id.clone()
 }
 
 async fn bundle(State(state): Given, call: Call) -> Answer {
@@ -60,6 +60,5 @@ async fn bundle(State(state): Given, call: Call) -> Answer {
 
 /// The hash range of its namespace that a topic falls into.
 pub fn bundle_of(state: &AdminState, topic: &TopicName) -> Option<String> {
-    let policies = state.registry().namespace(&topic.namespace())?;
-    policies.bundles.as_ref()?.bundle_of(murmur3_32(topic.as_str().as_bytes()))
+    state.service.ownership().bundle_of(topic).map(|bundle| bundle.range.to_string())
 }

@@ -6,6 +6,7 @@
 
 use meridian_managed_ledger::LogSettings;
 use meridian_topic::TopicLimits;
+use std::collections::BTreeMap;
 
 /// An address under which clients reach this broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,6 +140,8 @@ pub struct BrokerConfig {
     pub version: String,
     /// Where clients reach this broker; the first is the internal (default) one.
     pub listeners: Vec<AdvertisedListener>,
+    /// Labels of this broker, such as `zone` and `rack`.
+    pub labels: BTreeMap<String, String>,
     /// `http://host:port` of the admin API, for lookups over HTTP.
     pub web_url: Option<String>,
     /// `https://host:port` of the admin API.
@@ -187,6 +190,7 @@ impl Default for BrokerConfig {
                 broker_url: Some("pulsar://localhost:6650".to_owned()),
                 broker_url_tls: None,
             }],
+            labels: BTreeMap::new(),
             web_url: Some("http://localhost:8080".to_owned()),
             web_url_tls: None,
             proxy_through_service_url: false,

@@ -7,9 +7,11 @@
 use crate::schema::SchemaError;
 use meridian_managed_ledger::LogError;
 use meridian_metadata::MetadataError;
+use meridian_ownership::BrokerRecord;
 use meridian_registry::RegistryError;
 use meridian_topic::{TopicError, TopicErrorKind};
 use meridian_types::{Classify, ErrorClass, NameError};
+use std::sync::Arc;
 
 /// Why the broker refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -67,6 +69,14 @@ pub enum BrokerError {
     /// Not served here or not now: look up again.
     #[error("{0}")]
     NotReady(String),
+    /// Another broker serves the topic.
+    #[error("{topic} is not served by this broker but by {}; please redo the lookup", broker.id)]
+    Elsewhere {
+        /// The topic.
+        topic: String,
+        /// Who serves it.
+        broker: Arc<BrokerRecord>,
+    },
     /// It took too long.
     #[error("{what} took longer than {limit_ms} ms")]
     TimedOut {
@@ -88,7 +98,9 @@ impl BrokerError {
             BrokerError::TopicNotFound(_) | BrokerError::NamespaceNotFound(_) => TopicErrorKind::TopicNotFound,
             BrokerError::NotAllowed(_) => TopicErrorKind::NotAllowed,
             BrokerError::Busy(_) => TopicErrorKind::Busy,
-            BrokerError::NotReady(_) | BrokerError::TimedOut { .. } => TopicErrorKind::ServiceNotReady,
+            BrokerError::NotReady(_) | BrokerError::TimedOut { .. } | BrokerError::Elsewhere { .. } => {
+                TopicErrorKind::ServiceNotReady
+            }
             _ => TopicErrorKind::Unknown,
         }
     }
@@ -102,7 +114,7 @@ impl Classify for BrokerError {
             BrokerError::Metadata(error) => error.class(),
             BrokerError::Registry(error) => error.class(),
             BrokerError::TooManyRequests { .. } | BrokerError::TimedOut { .. } => ErrorClass::Retry,
-            BrokerError::NotReady(_) => ErrorClass::Redirect,
+            BrokerError::NotReady(_) | BrokerError::Elsewhere { .. } => ErrorClass::Redirect,
             _ => ErrorClass::Caller,
         }
     }

@@ -5,7 +5,8 @@
 //! Must never know: connections, policies, permissions.
 
 use crate::error::BrokerError;
-use meridian_managed_ledger::{LogSettings, ManagedLedger};
+use meridian_managed_ledger::{LogError, LogSettings, ManagedLedger};
+use meridian_metadata::Operation;
 use meridian_topic::api::BoxFuture;
 use meridian_topic::{TopicHandle, TopicLimits};
 use meridian_types::{NamespaceName, TopicName};
@@ -23,6 +24,9 @@ pub struct TopicSettings {
 
 /// Told when an open topic has lost its log.
 pub type FencedListener = Arc<dyn Fn(&TopicName) + Send + Sync>;
+
+/// Asked what must hold in metadata when a topic's log is opened.
+pub type OpenGuard = Arc<dyn Fn(&TopicName) -> Result<Option<Operation>, LogError> + Send + Sync>;
 
 /// Opens, lists and deletes topics.
 pub trait TopicFactory: Send + Sync {
@@ -56,6 +60,8 @@ pub trait TopicFactory: Send + Sync {
     fn cursor_names<'a>(&'a self, _name: &'a TopicName) -> BoxFuture<'a, Result<Vec<String>, BrokerError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
+    /// Logs of topics are opened only under this guard from now on.
+    fn guard_opens(&self, _guard: OpenGuard) {}
     /// Who is told when an open topic has lost its log and has to be unloaded.
     fn on_fenced(&self, listener: FencedListener);
     /// Figures of everything below topics, by their names as metrics.

@@ -130,6 +130,13 @@ impl BrokerService {
         for (name, value) in self.storage_figures() {
             families.add(name, &cluster, value as f64);
         }
+        for figure in self.ownership().figures() {
+            let labels = match &figure.label {
+                Some((name, value)) => format!("{cluster},{name}=\"{}\"", escaped(value)),
+                None => cluster.clone(),
+            };
+            families.add(figure.name, &labels, figure.value);
+        }
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.metrics().registry.gather(), &mut text) {
             tracing::warn!(%error, "broker counters could not be written");

@@ -5,7 +5,7 @@
 //! Must never know: sessions, policies.
 
 use crate::error::BrokerError;
-use crate::factory::{FencedListener, TopicFactory, TopicSettings};
+use crate::factory::{FencedListener, OpenGuard, TopicFactory, TopicSettings};
 use meridian_managed_ledger::{LogError, LogSettings, ManagedLedger, ManagedLedgers};
 use meridian_topic::api::BoxFuture;
 use meridian_topic::{
@@ -97,6 +97,13 @@ impl StorageFactory {
     }
 }
 
+/// The topic of a log: `TENANT/NAMESPACE/DOMAIN/LOCAL`.
+fn topic_of(log: &str) -> Option<TopicName> {
+    let mut parts = log.splitn(4, '/');
+    let (tenant, namespace, domain, local) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    TopicName::parse(&format!("{domain}://{tenant}/{namespace}/{local}")).ok()
+}
+
 impl TopicFactory for StorageFactory {
     fn open(
         &self,
@@ -176,6 +183,10 @@ impl TopicFactory for StorageFactory {
 
     fn cursor_names<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Vec<String>, BrokerError>> {
         Box::pin(async move { Ok(self.logs.cursor_names(&log_name(name)).await?) })
+    }
+
+    fn guard_opens(&self, guard: OpenGuard) {
+        self.logs.set_guard(Arc::new(move |log: &str| topic_of(log).map_or(Ok(None), |topic| guard(&topic))));
     }
 
     fn on_fenced(&self, listener: FencedListener) {

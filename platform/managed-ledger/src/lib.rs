@@ -30,4 +30,4 @@ pub use api::{
 pub use cursor::Cursor;
 pub use cursor::ack_set::AckState as CursorAcks;
 pub use log::ManagedLedger;
-pub use registry::{Clock, ManagedLedgers};
+pub use registry::{Clock, ManagedLedgers, OpenGuard};

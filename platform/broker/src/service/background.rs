@@ -6,6 +6,7 @@ use super::listing::is_system_topic;
 use super::{BrokerService, now_ms};
 use crate::error::BrokerError;
 use crate::replication::open_replicated;
+use meridian_ownership::Host;
 use meridian_policy::{EffectivePolicies, InactiveTopicDeleteMode};
 use meridian_registry::Changed;
 use meridian_topic::{TopicHandle, TopicStats};
@@ -35,6 +36,9 @@ impl BrokerService {
     /// Starts what runs by itself. Once.
     pub fn start(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
+        self.guard_logs();
+        let host: Weak<dyn Host> = this.clone();
+        self.ownership.attach(host);
         self.factory.on_fenced(Arc::new({
             let this = this.clone();
             move |topic: &TopicName| {
@@ -69,6 +73,8 @@ impl BrokerService {
     /// # Errors
     /// The first topic's error, or [`BrokerError::TimedOut`]; connections are closed nevertheless.
     pub async fn shut_down(self: &Arc<Self>) -> Result<(), BrokerError> {
+        // What can be served by others is moved there while this broker still answers.
+        self.ownership.leave().await;
         self.closing.send_replace(true);
         self.loads.close();
         let names = self.loaded_topics().iter().map(|topic| topic.name().clone()).collect();

@@ -51,7 +51,11 @@ impl BrokerService {
         let unload = async {
             let Some(departure) = self.departure(name).await else { return Ok(()) };
             let _without_links = self.replication.stop(name).await;
-            departure.handle().close().await.map_err(BrokerError::from)
+            let topic = departure.handle();
+            match self.ownership.destination(name) {
+                Some(_) => topic.hand_over().await.map_err(BrokerError::from),
+                None => topic.close().await.map_err(BrokerError::from),
+            }
         };
         timeout(LEAVE_TIMEOUT, unload).await.unwrap_or_else(|_| Err(too_long(format!("unloading topic {name}"))))
     }

@@ -1,10 +1,11 @@
 //! Which broker serves a topic, under which address.
 //!
-//! One broker serves everything of its region; ownership of bundles by several brokers will answer here.
+//! Any broker answers: the owner of the topic's bundle by "connect here", any other by "ask that one".
 
 use super::BrokerService;
 use crate::error::BrokerError;
 use meridian_failover::PublishRule;
+use meridian_ownership::Place;
 use meridian_types::TopicName;
 
 /// Answer to a lookup.
@@ -43,26 +44,39 @@ impl BrokerService {
     }
 
     /// Where a topic is served. `listener` is the client's advertised listener name, empty or absent for the default.
-    /// Whether the topic exists is not looked at.
+    /// Whether the topic exists is not looked at. A bundle that nobody serves is given to somebody, whoever is asked.
     ///
     /// # Errors
-    /// [`BrokerError::NotReady`] for a listener that this broker does not have.
+    /// [`BrokerError::NotReady`] for a listener that the broker does not have, or if nobody serves it for the moment.
     pub async fn lookup(
         &self,
-        _topic: &TopicName,
+        topic: &TopicName,
         listener: Option<&str>,
         _authoritative: bool,
     ) -> Result<LookupAnswer, BrokerError> {
         let wanted = listener.filter(|name| !name.is_empty());
+        let no_such = || {
+            let name = wanted.unwrap_or("internal");
+            BrokerError::NotReady(format!("the broker do not have {name} listener"))
+        };
+        if let Place::There(broker) = self.ownership.locate(topic).await? {
+            let found = broker.listener(wanted).ok_or_else(no_such)?;
+            return Ok(LookupAnswer {
+                broker_url: found.broker_url.clone(),
+                broker_url_tls: found.broker_url_tls.clone(),
+                web_url: broker.web_url.clone(),
+                web_url_tls: broker.web_url_tls.clone(),
+                authoritative: true,
+                is_owner: false,
+                proxy_through_service_url: false,
+            });
+        }
         let mut listeners = self.config().listeners.iter();
         let found = match wanted {
             Some(name) => listeners.find(|listener| listener.name == name),
             None => listeners.next(),
         };
-        let Some(found) = found else {
-            let name = wanted.unwrap_or("internal");
-            return Err(BrokerError::NotReady(format!("the broker do not have {name} listener")));
-        };
+        let found = found.ok_or_else(no_such)?;
         Ok(LookupAnswer {
             broker_url: found.broker_url.clone(),
             broker_url_tls: found.broker_url_tls.clone(),

@@ -14,6 +14,7 @@ mod listing;
 mod live;
 mod lookup;
 mod names;
+mod owning;
 mod partitions;
 mod policies;
 mod regions;
@@ -23,6 +24,7 @@ mod topics;
 
 pub use listing::{ListDomain, is_system_topic};
 pub use lookup::LookupAnswer;
+pub use owning::{RegistryNamespaces, broker_id, broker_record};
 pub use regions::AttachedLink;
 pub use topics::Create;
 
@@ -37,6 +39,7 @@ use crate::schema::SchemaRegistry;
 use meridian_failover::FailoverService;
 use meridian_managed_ledger::{CursorInfo, InitialPosition, ManagedLedger};
 use meridian_metadata::{MetadataError, SharedStore};
+use meridian_ownership::{Everything, Ownership};
 use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_registry::Registry;
 use meridian_replicator::MarkerSink;
@@ -44,7 +47,7 @@ use meridian_types::TopicName;
 use meridian_wire::replicate::LINK_PREFIX;
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast, mpsc, watch};
@@ -109,6 +112,8 @@ pub struct BrokerService {
     store: SharedStore,
     registry: Arc<Registry>,
     factory: Arc<dyn TopicFactory>,
+    ownership: Arc<dyn Ownership>,
+    this: Weak<BrokerService>,
     replication: Arc<Replication>,
     failover: OnceLock<Arc<FailoverService>>,
     acks: Arc<AckExchange>,
@@ -147,6 +152,16 @@ impl BrokerService {
     /// # Errors
     /// [`MetadataError`] if no number for generated names can be had.
     pub async fn new(parts: BrokerParts) -> Result<Arc<Self>, MetadataError> {
+        let namespaces = Arc::new(RegistryNamespaces::new(parts.registry.clone(), &parts.config.cluster));
+        let alone = Arc::new(Everything::new(broker_record(&parts.config), namespaces));
+        Self::with_ownership(parts, alone).await
+    }
+
+    /// As [`BrokerService::new`], for a broker that shares its region with others.
+    ///
+    /// # Errors
+    /// As [`BrokerService::new`].
+    pub async fn with_ownership(parts: BrokerParts, ownership: Arc<dyn Ownership>) -> Result<Arc<Self>, MetadataError> {
         let names = names::ProducerNames::claim(&parts.config.cluster, &parts.store).await?;
         let acks = AckExchange::new(&parts.config.cluster);
         let around = Around { registry: parts.registry.clone(), factory: parts.factory.clone(), acks: acks.clone() };
@@ -157,7 +172,9 @@ impl BrokerService {
         let replication =
             Replication::new(parts.config.cluster.clone(), start_at, stop_limit, Arc::new(around), linker);
         let (push_now, push_asked) = mpsc::channel(background::PUSHES_ASKED);
-        Ok(Arc::new(Self {
+        Ok(Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            ownership,
             replication,
             failover: OnceLock::new(),
             acks,

@@ -54,6 +54,7 @@ impl BrokerService {
         if let Some(handle) = self.topics.loaded(name) {
             return Ok(handle);
         }
+        self.require_served(name).await?;
         let limit = Duration::from_secs(self.config.topic_load_timeout_s);
         timeout(limit, self.load_or_wait(name, create)).await.unwrap_or_else(|_| {
             let what = format!("loading topic {name}");
@@ -108,6 +109,7 @@ impl BrokerService {
         }
         ticket.finish(outcome);
         if let Some(handle) = handle {
+            self.close_if_moved(name).await;
             // Policies may have changed while it was opened.
             self.push_settings(&handle);
             if !exists {

@@ -108,6 +108,10 @@ async fn read_loop<R: AsyncRead>(
         match buffer.fill(reader.as_mut(), &decoder).await {
             Ok(0) if buffer.bytes.is_empty() => return "closed by the peer".to_owned(),
             Ok(0) => return "closed by the peer within a frame".to_owned(),
+            // Perhaps others serve already what this connection was opened for; they are found by a new lookup.
+            Ok(_) if !session.service.ownership().in_force() && session.client().is_some() => {
+                return "this broker's lease is not in force".to_owned();
+            }
             Ok(_) => session.note_traffic(),
             Err(error) => return format!("read failed: {error}"),
         }

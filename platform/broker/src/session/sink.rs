@@ -101,6 +101,7 @@ impl ClientSink for Session {
     }
 
     fn close_producer(&self, producer_id: u64) {
+        let mut assigned = None;
         let gone = {
             let mut slots = self.slots.lock();
             match slots.producers.get_mut(&producer_id) {
@@ -115,13 +116,22 @@ impl ClientSink for Session {
             slots.remember_closed(producer_id, Instant::now(), keep);
             slots.producers.remove(&producer_id)
         };
+        if let Some((topic, _)) = gone.as_ref().and_then(|slot| slot.attached.as_ref()) {
+            assigned = self.service.assigned_to(topic.name(), self.listener.as_deref());
+        }
         if let Some(slot) = gone {
             self.drop_unanswered(slot);
         }
         if self.protocol() < CLOSE_COMMANDS_SINCE {
             return self.close("a producer was closed and the client is too old to be told");
         }
-        self.send(CommandCloseProducer { producer_id, request_id: NO_REQUEST, ..Default::default() });
+        let (url, url_tls) = assigned.map(|to| (to.broker_url, to.broker_url_tls)).unwrap_or_default();
+        self.send(CommandCloseProducer {
+            producer_id,
+            request_id: NO_REQUEST,
+            assigned_broker_service_url: url,
+            assigned_broker_service_url_tls: url_tls,
+        });
     }
 
     fn producer_moved(&self, producer_id: u64, to: &MovedTo) {
@@ -149,7 +159,7 @@ impl ClientSink for Session {
     }
 
     fn close_consumer(&self, consumer_id: u64) {
-        {
+        let gone = {
             let mut slots = self.slots.lock();
             match slots.consumers.get_mut(&consumer_id) {
                 None => return,
@@ -158,12 +168,20 @@ impl ClientSink for Session {
                     return;
                 }
                 Some(_) => slots.consumers.remove(&consumer_id),
-            };
-        }
+            }
+        };
+        let topic = gone.and_then(|slot| slot.attached).map(|(topic, _)| topic);
+        let assigned = topic.and_then(|topic| self.service.assigned_to(topic.name(), self.listener.as_deref()));
         if self.protocol() < CLOSE_COMMANDS_SINCE {
             return self.close("a consumer was closed and the client is too old to be told");
         }
-        self.send(CommandCloseConsumer { consumer_id, request_id: NO_REQUEST, ..Default::default() });
+        let (url, url_tls) = assigned.map(|to| (to.broker_url, to.broker_url_tls)).unwrap_or_default();
+        self.send(CommandCloseConsumer {
+            consumer_id,
+            request_id: NO_REQUEST,
+            assigned_broker_service_url: url,
+            assigned_broker_service_url_tls: url_tls,
+        });
     }
 
     fn deliver(&self, consumer_id: u64, deliveries: Vec<Delivery>) {

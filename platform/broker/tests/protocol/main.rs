@@ -8,6 +8,7 @@ mod end_to_end;
 mod fake;
 mod guarded;
 mod limits;
+mod owning;
 mod producing;
 mod rates;
 mod subscribing;

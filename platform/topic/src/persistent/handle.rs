@@ -195,6 +195,10 @@ impl TopicHandle for PersistentTopic {
         Box::pin(self.unload())
     }
 
+    fn hand_over(&self) -> BoxFuture<'_, Result<(), TopicError>> {
+        Box::pin(self.unload_last())
+    }
+
     fn delete(&self, force: bool) -> BoxFuture<'_, Result<(), TopicError>> {
         Box::pin(self.remove(force))
     }

@@ -3,7 +3,7 @@
 use super::PersistentTopic;
 use super::consuming::REPLICATED_PROPERTY;
 use super::subscription::Subscription;
-use crate::api::{TopicError, TopicErrorKind};
+use crate::api::{Gate, TopicError, TopicErrorKind};
 use meridian_managed_ledger::LogError;
 use meridian_types::Position;
 use std::sync::Arc;
@@ -93,6 +93,17 @@ impl PersistentTopic {
         self.wait_for_data.lock().clear();
         match self.log.close().await {
             // Closed already, or another owner has it: there is nothing to flush.
+            Err(LogError::Closed(_) | LogError::Fenced(_)) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Closes the log before clients are closed; those that send meanwhile send it again to the next broker.
+    pub(super) async fn unload_last(&self) -> Result<(), TopicError> {
+        self.change_gate(Gate::Held("the topic moves to another broker".into()));
+        let closed = self.log.close().await;
+        self.unload().await?;
+        match closed {
             Err(LogError::Closed(_) | LogError::Fenced(_)) => Ok(()),
             result => Ok(result?),
         }
