@@ -144,6 +144,7 @@ pub struct LinkProducer {
     producer_id: u64,
     name: String,
     last_sequence_id: i64,
+    topic_epoch: Option<u64>,
     schema_version: Option<Bytes>,
     window: Arc<Window>,
 }
@@ -192,6 +193,7 @@ impl LinkProducer {
             producer_id,
             name: String::new(),
             last_sequence_id: -1,
+            topic_epoch: None,
             schema_version: None,
             window: window.clone(),
         };
@@ -199,6 +201,7 @@ impl LinkProducer {
         match connection.request("a producer", request_id, command).await {
             Ok(Body::ProducerSuccess(success)) => {
                 producer.last_sequence_id = success.last_sequence_id();
+                producer.topic_epoch = success.topic_epoch;
                 producer.name = success.producer_name;
                 producer.schema_version = success.schema_version.filter(|version| !version.is_empty());
                 Ok((producer, LinkEvents { batches, window }))
@@ -222,6 +225,11 @@ impl LinkProducer {
     /// The last sequence id that the peer stored under this name, or -1.
     pub fn last_sequence_id(&self) -> i64 {
         self.last_sequence_id
+    }
+
+    /// The topic's epoch as the broker said it; a Meridian broker tells links which life of the topic it has.
+    pub fn topic_epoch(&self) -> Option<u64> {
+        self.topic_epoch
     }
 
     /// The version of the schema with which it was opened.

@@ -228,6 +228,10 @@ impl Session for PulsarSession {
         self.peer
     }
 
+    fn topic_life(&self) -> Option<u64> {
+        self.producer.topic_epoch().filter(|_| self.peer.meridian)
+    }
+
     fn address(&self) -> String {
         self.connection.endpoint().to_string()
     }

@@ -23,6 +23,10 @@ pub enum SessionEvent {
 pub trait Session: Send {
     /// Who is there.
     fn peer(&self) -> Peer;
+    /// Which life of the topic is there, if the peer says so: another one than before has nothing of what was sent.
+    fn topic_life(&self) -> Option<u64> {
+        None
+    }
     /// Where, for statistics.
     fn address(&self) -> String;
     /// Sends behind everything sent before. Does not wait: how much is under way is the caller's bound.

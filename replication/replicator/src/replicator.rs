@@ -188,7 +188,8 @@ impl Drop for Replicator {
     }
 }
 
-type Opened = (u64, Result<Box<dyn Session>, OpenFailure>);
+/// A session, and whether the topic there is another one than before.
+type Opened = (u64, Result<(Box<dyn Session>, bool), OpenFailure>);
 
 /// Everything of a link that is not a decision.
 struct Runner {
@@ -327,8 +328,15 @@ impl Runner {
 
     fn opened(&mut self, (session, outcome): Opened) {
         let event = match outcome {
-            Ok(open) => {
+            Ok((open, anew)) => {
                 let peer = open.peer();
+                if anew {
+                    tracing::warn!(
+                        topic = %self.parts.topic, remote = %self.parts.remote,
+                        "the remote has the topic anew: what is still here is copied again"
+                    );
+                    self.inbox.push_back(Event::CursorMoved { first: self.parts.source.start().first });
+                }
                 *self.shared.address.lock() = Some(open.address());
                 self.session = Some((session, open));
                 Event::Opened { session, peer }
@@ -419,8 +427,13 @@ impl Runner {
         self.opening = Some(Box::pin(async move {
             let open = async {
                 // Before the name is used: the next life of the link must know it.
-                source.save_generation(generation).await.map_err(OpenFailure::Unreachable)?;
-                target.open(epoch, generation).await
+                source.clone().save_generation(generation).await.map_err(OpenFailure::Unreachable)?;
+                let open = target.open(epoch, generation).await?;
+                let anew = match open.topic_life() {
+                    Some(life) => source.remote_life(life).await.map_err(OpenFailure::Unreachable)?,
+                    None => false,
+                };
+                Ok((open, anew))
             };
             let late = || Err(OpenFailure::Unreachable(format!("no open producer within {OPEN_MS} ms")));
             (session, timeout(Duration::from_millis(OPEN_MS), open).await.unwrap_or_else(|_| late()))

@@ -20,6 +20,8 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Key of the cursor's property that names the generation of the link's producer.
 const GENERATION_KEY: &str = "meridian.link.generation";
+/// Property of the cursor with the life of the topic that the remote had, as a decimal number.
+const LIFE_KEY: &str = "meridian.link.life";
 
 /// What to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +54,9 @@ pub trait Source: Send + Sync {
     fn backlog_entries(&self) -> u64;
     /// Keeps the generation of the producer's name, durably.
     fn save_generation(self: Arc<Self>, generation: u64) -> BoxFuture<'static, Result<(), String>>;
+    /// Which life of the topic the remote has. If it is another one than before (the remote was rebuilt), the cursor goes
+    /// back to the first message that the log still has, durably, and the answer is `true`.
+    fn remote_life(self: Arc<Self>, life: u64) -> BoxFuture<'static, Result<bool, String>>;
 }
 
 /// A [`Source`] over a managed ledger.
@@ -163,6 +168,25 @@ impl Source for LogSource {
             }
             properties.insert(GENERATION_KEY.to_owned(), text);
             self.cursor.set_properties(properties).await.map_err(|error| error.to_string())
+        })
+    }
+
+    fn remote_life(self: Arc<Self>, life: u64) -> BoxFuture<'static, Result<bool, String>> {
+        Box::pin(async move {
+            let mut properties = self.cursor.properties();
+            let text = life.to_string();
+            let known = properties.get(LIFE_KEY);
+            if known == Some(&text) {
+                return Ok(false);
+            }
+            let is_new = known.is_some();
+            if is_new {
+                // Before the new life is noted: an end in between begins once more, and the remote drops what it has.
+                self.cursor.reset(self.log.first_position(), None).await.map_err(|error| error.to_string())?;
+            }
+            properties.insert(LIFE_KEY.to_owned(), text);
+            self.cursor.set_properties(properties).await.map_err(|error| error.to_string())?;
+            Ok(is_new)
         })
     }
 }

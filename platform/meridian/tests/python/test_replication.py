@@ -1,5 +1,7 @@
 """Two regions that replicate to each other, with the stock client."""
 import itertools
+import pathlib
+import shutil
 import time
 
 import pulsar
@@ -617,3 +619,33 @@ def test_an_address_of_another_region_is_refused_and_nothing_is_lost(make_pair):
     assert texts(receive(consumer, 3)) == ["0", "1", "2"]
     for client in (west, east):
         client.close()
+
+
+def test_b062_a_region_that_is_built_anew_gets_what_is_still_there(make_pair):
+    pair = make_pair(defaultRetentionTimeInMinutes=60, defaultRetentionSizeInMB=100)
+    topic = new_topic()
+    west, east = pair.west.client(), pair.east.client()
+    consumers = [subscribe(client, topic) for client in (west, east)]
+    producer = west.create_producer(topic)
+    for i in range(40):
+        producer.send(str(i).encode())
+    for consumer in consumers:
+        receive(consumer, 40)
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+    east.close()
+    pair.east.kill()
+    shutil.rmtree(pair.east.folder / "data")
+    pair.east.start()
+    pair.east.put("clusters/west", {"serviceUrl": pair.west.web, "brokerServiceUrl": pair.west.url})
+    pair.east.put("tenants/geo", {"allowedClusters": ["west", "east"]})
+    pair.east.put("namespaces/geo/both", {"replication_clusters": ["west", "east"]})
+    producer.send(b"40")
+    wait_until(lambda: copied(pair.west, topic, "east"), 40, "the copy")
+    fresh = subscribe(pair.east.client(), topic, "fresh")
+    assert texts(receive(fresh, 41)) == [str(i) for i in range(41)]
+    assert "the remote has the topic anew" in pathlib.Path(pair.west.log_file).read_text()
+    # A restart of either is no new life.
+    pair.west.stop()
+    pair.west.start()
+    wait_until(lambda: copied(pair.west, topic, "east"), 40, "the copy")
+    assert link(pair.west, topic, "east")["msgOutCount"] == 0

@@ -155,9 +155,11 @@ impl PersistentTopic {
                 (admission, granted)
             });
             match admission {
-                Admission::In(ready) | Admission::Waits(ready) => {
+                Admission::In(mut ready) | Admission::Waits(mut ready) => {
                     self.touch(now_ms);
                     if let Some(link) = link {
+                        // Of Meridian's links nobody is exclusive: the epoch tells them which life of the topic this is.
+                        ready.topic_epoch = ready.topic_epoch.or(link.rewinds.then_some(self.log.incarnation().0));
                         self.note_link(ready.key, link);
                     }
                     return self.keep_if_open(ready);
