@@ -649,3 +649,53 @@ def test_b062_a_region_that_is_built_anew_gets_what_is_still_there(make_pair):
     pair.west.start()
     wait_until(lambda: copied(pair.west, topic, "east"), 40, "the copy")
     assert link(pair.west, topic, "east")["msgOutCount"] == 0
+
+
+def test_b041_topics_can_be_deleted_after_this_region_has_left(make_pair):
+    pair = make_pair()
+    client = pair.west.client()
+    producers = [client.create_producer(new_topic()) for _ in range(100)]
+    for producer in producers:
+        producer.send(b"x")
+    wait_until(lambda: all(copied(pair.west, producer.topic(), "east") for producer in producers), 40, "the copies")
+    before = pair.west.rss_bytes()
+    for region in (pair.east, pair.west):
+        admin(region, "POST", "namespaces/geo/both/replication", ["east"])
+    for producer in producers:
+        producer.close()
+        admin(pair.west, "DELETE", path_of(producer.topic()))
+    assert pair.west.get("/admin/v2/persistent/geo/both") == []
+    assert pair.west.rss_bytes() < before + (16 << 20)
+
+
+def test_b050_an_idle_replicated_subscription_writes_nothing(make_pair):
+    pair = make_pair()
+    topic = new_topic()
+    west = pair.west.client()
+    consumer = west.subscribe(topic, "s", replicate_subscription_state_enabled=True)
+    producer = west.create_producer(topic)
+    producer.send(b"x")
+    consumer.acknowledge(consumer.receive(10_000))
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+
+    def entries():
+        return [region.get(f"/admin/v2/{path_of(topic)}/internalStats")["numberOfEntries"] for region in (pair.west, pair.east)]
+
+    # One snapshot follows the last message: a request, answers, the snapshot, and their copies.
+    seen = [None]
+
+    def still():
+        seen.append(entries())
+        return seen[-1] == seen[-2] and time.monotonic() > settled
+
+    settled = time.monotonic() + 4
+    wait_until(still, 20, "markers end")
+    before, until = entries(), time.monotonic() + 5
+    assert max(before) <= 10
+    reader = west.create_reader(topic, pulsar.MessageId.latest)
+    while time.monotonic() < until:
+        asked = time.monotonic()
+        assert not reader.has_message_available()
+        assert time.monotonic() - asked < 1
+        time.sleep(0.2)
+    assert entries() == before
