@@ -2,13 +2,14 @@
 import itertools
 import pathlib
 import shutil
+import subprocess
 import time
 
 import pulsar
 import pytest
 import requests
 
-from region import Region, wait_until
+from region import BINARY, Region, wait_until
 
 COUNTER = itertools.count()
 SETTINGS = {"replicationStartAt": "latest", "diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98, "backlogQuotaCheckIntervalInSeconds": 1}
@@ -699,3 +700,53 @@ def test_b050_an_idle_replicated_subscription_writes_nothing(make_pair):
         assert time.monotonic() - asked < 1
         time.sleep(0.2)
     assert entries() == before
+
+
+def tokens(*words):
+    return subprocess.run([BINARY, "tokens", *map(str, words)], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_b038_a_remote_with_keys_of_its_own_and_a_token_that_is_changed(tmp_path):
+    key = tmp_path / "key"
+    tokens("create-secret-key", "--output", key)
+    first, second, root = (tokens("create", "--secret-key", key, "--subject", name) for name in ("link", "link2", "root"))
+    west = Region(tmp_path / "west", clusterName="west", **SETTINGS).start()
+    east = Region(tmp_path / "east", clusterName="east", authenticationEnabled="true", authorizationEnabled="true",
+                  authenticationProviders="token", tokenSecretKey=f"file://{key}", superUserRoles="root", **SETTINGS).start()
+    try:
+        def put(region, path, body):
+            headers = {"Authorization": f"Bearer {root}"} if region is east else {}
+            answer = region.admin("PUT", f"/admin/v2/{path}", json=body, headers=headers)
+            assert answer.status_code in (200, 204), answer.text
+
+        def there(token):
+            return {"serviceUrl": east.web, "brokerServiceUrl": east.url, "authenticationPlugin": "token",
+                    "authenticationParameters": f"token:{token}"}
+
+        put(west, "clusters/east", there("not-a-token"))
+        put(east, "clusters/west", {"serviceUrl": west.web, "brokerServiceUrl": west.url})
+        for region in (west, east):
+            put(region, "tenants/geo", {"allowedClusters": ["west", "east"]})
+            put(region, "namespaces/geo/both", {"replication_clusters": ["west", "east"]})
+        for role in ("link", "link2"):
+            answer = east.admin("POST", f"/admin/v2/namespaces/geo/both/permissions/{role}", json=["produce", "consume"],
+                                headers={"Authorization": f"Bearer {root}"})
+            assert answer.status_code in (200, 204), answer.text
+        topic = new_topic()
+        producer = west.client().create_producer(topic)
+        producer.send(b"0")
+        wait_until(lambda: link(west, topic, "east").get("state", "").startswith(("refused", "disconnected")), 20, "a refusal")
+        admin(west, "POST", "clusters/east", there(first))
+        wait_until(lambda: copied(west, topic, "east"), 20, "the copy")
+        # Changed while the link runs: the next messages go over with the new one.
+        connected = link(west, topic, "east")["outboundConnectedSince"]
+        admin(west, "POST", "clusters/east", there(second))
+        wait_until(lambda: link(west, topic, "east").get("outboundConnectedSince", connected) != connected, 20, "a new connection")
+        producer.send(b"1")
+        wait_until(lambda: copied(west, topic, "east"), 20, "the copy")
+        client = east.client(authentication=pulsar.AuthenticationToken(root))
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        assert [reader.read_next(10_000).data() for _ in range(2)] == [b"0", b"1"]
+    finally:
+        west.close()
+        east.close()
