@@ -1,68 +1,48 @@
 //! Names and passwords from a file of `name:hash` lines (`$apr1$` and bcrypt hashes).
 //!
-//! The file is looked at again when its time stamp changed, at most once a second (I3).
+//! Invariants: an unknown name costs as much time as a wrong password, so that names can't be found out by the clock; the
+//! file is looked at again when it changed, at most once a second (I3).
 
+use crate::watched::Watched;
 use crate::{IdentityError, Principal, apr1, source};
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Longest password that is hashed.
+const MAX_PASSWORD_BYTES: usize = 1024;
 
 pub(crate) struct Passwords {
-    file: Option<PathBuf>,
-    state: Mutex<State>,
-}
-
-struct State {
-    hashes: HashMap<String, String>,
-    modified: Option<SystemTime>,
-    looked: Instant,
+    hashes: Watched<HashMap<String, String>>,
 }
 
 impl Passwords {
     pub(crate) fn new(conf: &str) -> Result<Self, IdentityError> {
-        let hashes = parse(&source::load("basicAuthConf", conf)?)?;
-        let file = source::path(conf);
-        let modified = file.as_ref().and_then(|path| std::fs::metadata(path).ok()?.modified().ok());
-        Ok(Self { file, state: Mutex::new(State { hashes, modified, looked: Instant::now() }) })
+        let read = conf.to_owned();
+        let files = source::path(conf).into_iter().collect();
+        let hashes =
+            Watched::new("basicAuthConf", files, LOOK_AGAIN, move || parse(&source::load("basicAuthConf", &read)?))?;
+        Ok(Self { hashes })
     }
 
     pub(crate) fn authenticate(&self, data: &[u8]) -> Result<Principal, IdentityError> {
+        if data.len() > MAX_PASSWORD_BYTES {
+            return Err(IdentityError::Password);
+        }
         let text = std::str::from_utf8(data).map_err(|_| IdentityError::Password)?;
         let (name, password) = text.split_once(':').ok_or(IdentityError::Password)?;
-        let hash = {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            self.look_again(&mut state);
-            state.hashes.get(name).cloned()
-        };
+        let hashes = self.hashes.current();
+        let known = hashes.get(name);
+        // Any hash of the file stands in for the one that is missing.
+        let hash = known.or_else(|| hashes.values().next()).ok_or(IdentityError::Password)?;
         let matches = match hash {
-            Some(hash) if hash.starts_with("$apr1$") => apr1::verify(password.as_bytes(), &hash),
-            Some(hash) if hash.starts_with("$2") => bcrypt::verify(password, &hash).unwrap_or(false),
-            _ => false,
+            hash if hash.starts_with("$apr1$") => apr1::verify(password.as_bytes(), hash),
+            hash => bcrypt::verify(password, hash).unwrap_or(false),
         };
-        if matches { Ok(Principal { role: name.to_owned(), expires_ms: None }) } else { Err(IdentityError::Password) }
-    }
-
-    fn look_again(&self, state: &mut State) {
-        let Some(file) = &self.file else { return };
-        if state.looked.elapsed() < LOOK_AGAIN_AFTER {
-            return;
-        }
-        state.looked = Instant::now();
-        let modified = std::fs::metadata(file).ok().and_then(|meta| meta.modified().ok());
-        if modified == state.modified {
-            return;
-        }
-        match std::fs::read(file).map_err(|e| e.to_string()).and_then(|raw| parse(&raw).map_err(|e| e.to_string())) {
-            Ok(hashes) => {
-                state.hashes = hashes;
-                state.modified = modified;
-            }
-            Err(reason) => {
-                tracing::warn!(%reason, "password file can't be read again; the last good one stays in force")
-            }
+        if matches && known.is_some() {
+            Ok(Principal { role: name.to_owned(), expires_ms: None })
+        } else {
+            Err(IdentityError::Password)
         }
     }
 }
@@ -77,7 +57,7 @@ fn parse(raw: &[u8]) -> Result<HashMap<String, String>, IdentityError> {
             continue;
         }
         match line.split_once(':') {
-            Some((name, hash)) if hash.starts_with("$apr1$") || hash.starts_with("$2") => {
+            Some((name, hash)) if !name.is_empty() && (hash.starts_with("$apr1$") || hash.starts_with("$2")) => {
                 hashes.insert(name.to_owned(), hash.to_owned());
             }
             _ => return Err(refuse(format!("line {}: expected name:hash with an apr1 or bcrypt hash", number + 1))),
@@ -99,7 +79,8 @@ mod tests {
         let passwords = Passwords::new(&format!("file://{}", file.display())).unwrap();
         assert_eq!(passwords.authenticate(b"ann:myPassword").unwrap().role, "ann");
         assert_eq!(passwords.authenticate(b"bob:secret").unwrap().role, "bob");
-        for wrong in [&b"ann:mypassword"[..], b"bob:", b"eve:secret", b"ann", b"\xff:x"] {
+        let long = [b"bob:".as_slice(), &[b'x'; 4096]].concat();
+        for wrong in [&b"ann:mypassword"[..], b"bob:", b"eve:secret", b"eve:myPassword", b"ann", b"\xff:x", &long] {
             assert_eq!(passwords.authenticate(wrong), Err(IdentityError::Password));
         }
     }
@@ -108,8 +89,10 @@ mod tests {
     fn plain_text_passwords_are_refused_at_start() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("f");
-        std::fs::write(&file, "ann:plain\n").unwrap();
-        let error = Passwords::new(file.to_str().unwrap()).err().unwrap();
-        assert_eq!(error.to_string(), "basicAuthConf: line 1: expected name:hash with an apr1 or bcrypt hash");
+        for line in ["ann:plain\n", ":$2y$04$x\n"] {
+            std::fs::write(&file, line).unwrap();
+            let error = Passwords::new(file.to_str().unwrap()).err().unwrap();
+            assert_eq!(error.to_string(), "basicAuthConf: line 1: expected name:hash with an apr1 or bcrypt hash");
+        }
     }
 }

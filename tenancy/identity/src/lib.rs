@@ -10,15 +10,20 @@
 
 mod apr1;
 mod basic;
+mod https;
+mod jwks;
 mod old_certificates;
 pub mod source;
 pub mod tls;
-mod token;
+pub mod token;
+mod watched;
 
 pub use token::TokenConfig;
 
 use meridian_types::{Classify, ErrorClass};
 use rustls_pki_types::CertificateDer;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tls::RoleField;
 
 /// Who a client is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +76,8 @@ pub struct IdentityConfig {
     pub token: TokenConfig,
     /// Password file or data.
     pub basic_auth_conf: String,
+    /// Fields of a client's certificate that may hold its role, in this order; none = the common name.
+    pub certificate_role: Vec<RoleField>,
 }
 
 /// Authenticates.
@@ -79,6 +86,7 @@ pub struct Identity {
     token: Option<token::Tokens>,
     basic: Option<basic::Passwords>,
     tls: bool,
+    certificate_role: Vec<RoleField>,
 }
 
 impl Identity {
@@ -87,7 +95,12 @@ impl Identity {
     /// # Errors
     /// [`IdentityError::Config`] for an unknown provider or a file that can't be used.
     pub fn new(config: &IdentityConfig) -> Result<Self, IdentityError> {
-        let mut this = Self { anonymous_role: config.anonymous_role.clone(), token: None, basic: None, tls: false };
+        let certificate_role = match config.certificate_role.as_slice() {
+            [] => vec![RoleField::CommonName],
+            named => named.to_vec(),
+        };
+        let anonymous_role = config.anonymous_role.clone();
+        let mut this = Self { anonymous_role, token: None, basic: None, tls: false, certificate_role };
         for provider in &config.providers {
             match provider_method(provider) {
                 Some("token") => this.token = Some(token::Tokens::new(&config.token)?),
@@ -125,14 +138,25 @@ impl Identity {
             ("basic", _, Some(passwords)) => passwords.authenticate(data),
             ("tls", _, _) if self.tls => {
                 let chain = tls_chain.unwrap_or_default();
-                let role = tls::common_name(chain.first().ok_or(IdentityError::Certificate("none was shown"))?)?;
-                Ok(Principal { role, expires_ms: None })
+                let shown = chain.first().ok_or(IdentityError::Certificate("none was shown"))?;
+                let (role, until_ms) = tls::role(shown, &self.certificate_role, now_ms())?;
+                Ok(Principal { role, expires_ms: Some(until_ms) })
             }
             _ => match &self.anonymous_role {
                 Some(role) => Ok(Principal { role: role.clone(), expires_ms: None }),
                 None => Err(IdentityError::MethodNotOffered(method.chars().take(64).collect())),
             },
         }
+    }
+
+    /// Times that keys could not be read or fetched again.
+    pub fn key_failures(&self) -> u64 {
+        self.token.as_ref().map_or(0, token::Tokens::failures)
+    }
+
+    /// Whether a check of this method takes long enough to be done aside (password hashes are slow on purpose).
+    pub fn is_slow(&self, method: &str) -> bool {
+        method == "basic" && self.basic.is_some()
     }
 
     /// Whether a method has a provider.
@@ -144,6 +168,10 @@ impl Identity {
             _ => false,
         }
     }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn provider_method(provider: &str) -> Option<&'static str> {
