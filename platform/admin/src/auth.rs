@@ -9,7 +9,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use meridian_broker::access::{Original, Principal};
+use meridian_broker::Access;
+use meridian_broker::access::{LoginError, Original, Principal};
 
 /// Role of the client, from a proxy.
 const ORIGINAL_PRINCIPAL: &str = "x-original-principal";
@@ -40,25 +41,57 @@ pub async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Result<Response, AdminError> {
-    let principal = principal(&state, &request)?;
+    let path = request.uri().path().to_owned();
+    let principal = match check_of(&state, &request) {
+        None => Principal::nobody(),
+        Some(check) => check.run().await?.map_err(|error| {
+            tracing::debug!(%error, path, "a request was not authenticated");
+            AdminError::new(StatusCode::UNAUTHORIZED, "Authentication required")
+        })?,
+    };
     request.extensions_mut().insert(principal);
     Ok(next.run(request).await)
 }
 
-fn principal(state: &AdminState, request: &Request) -> Result<Principal, AdminError> {
-    let access = state.service.access();
-    let Some(identity) = &access.identity else { return Ok(Principal::nobody()) };
-    let certificates = request.extensions().get::<PeerCertificates>().map(|shown| shown.0.as_slice());
+/// Everything that is needed to check who asks.
+struct Check {
+    access: Access,
+    shown: Shown,
+    certificates: Option<PeerCertificates>,
+    original: Original,
+    is_slow: bool,
+}
+
+/// What a request shows; `None` while authentication is off.
+fn check_of(state: &AdminState, request: &Request) -> Option<Check> {
+    let access = state.service.access().clone();
+    let identity = access.identity.as_ref()?;
+    let certificates = request.extensions().get::<PeerCertificates>().cloned();
     let mut shown = shown(request.headers());
-    if shown.method == "none" && certificates.is_some_and(|chain| !chain.is_empty()) && identity.offers("tls") {
+    let has_certificate = certificates.as_ref().is_some_and(|chain| !chain.0.is_empty());
+    if shown.method == "none" && has_certificate && identity.offers("tls") {
         shown.method = "tls";
     }
     let original = request.headers().get(ORIGINAL_PRINCIPAL).and_then(|value| value.to_str().ok());
     let original = Original { role: original.map(str::to_owned), ..Original::default() };
-    access.authenticate(shown.method, &shown.data, certificates, original).map_err(|error| {
-        tracing::debug!(%error, path = request.uri().path(), "a request was not authenticated");
-        AdminError::new(StatusCode::UNAUTHORIZED, "Authentication required")
-    })
+    let is_slow = identity.is_slow(shown.method);
+    Some(Check { access, shown, certificates, original, is_slow })
+}
+
+impl Check {
+    /// Hashes of passwords are slow on purpose: others must not wait for them.
+    async fn run(self) -> Result<Result<Principal, LoginError>, AdminError> {
+        let is_slow = self.is_slow;
+        let check = move || {
+            let chain = self.certificates.as_ref().map(|shown| shown.0.as_slice());
+            self.access.authenticate(self.shown.method, &self.shown.data, chain, self.original)
+        };
+        if !is_slow {
+            return Ok(check());
+        }
+        let aside = tokio::task::spawn_blocking(check).await;
+        aside.map_err(|error| AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+    }
 }
 
 #[cfg(test)]

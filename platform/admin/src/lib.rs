@@ -35,7 +35,7 @@ mod topics;
 mod unserved;
 
 pub use error::AdminError;
-pub use listener::{WebListener, serve};
+pub use listener::{WebLimits, WebListener};
 pub use live::{Apply, LiveSettings};
 pub use state::AdminState;
 
@@ -45,13 +45,11 @@ use axum::http::StatusCode;
 use axum::middleware;
 use axum::routing::get;
 
-/// Largest body of a request: room for a schema of 1 MiB with every character escaped.
-const MAX_BODY_BYTES: usize = 8 << 20;
-
 type Answer = Result<reply::Reply, AdminError>;
 
 /// All routes.
 pub fn router(state: AdminState) -> Router {
+    let max_body_bytes = state.body_bytes;
     let guarded = Router::new()
         .merge(tenants::routes())
         .merge(clusters::routes())
@@ -78,7 +76,7 @@ pub fn router(state: AdminState) -> Router {
             AdminError::new(StatusCode::METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
         })
         .layer(middleware::from_fn(elsewhere::redirect))
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(DefaultBodyLimit::max(max_body_bytes))
         .with_state(state)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::listener::{MAX_BODY_BYTES, WebRefusals};
 use crate::live::LiveSettings;
 use axum::http::StatusCode;
 use meridian_broker::{BrokerError, BrokerService, Create};
@@ -21,6 +22,10 @@ pub struct AdminState {
     pub live: Arc<LiveSettings>,
     /// Figures of the floors below the broker.
     pub metrics: prometheus::Registry,
+    /// What ports refused.
+    pub refusals: WebRefusals,
+    /// Largest body of a request.
+    pub body_bytes: usize,
 }
 
 impl AdminState {
@@ -31,7 +36,8 @@ impl AdminState {
 
     /// As [`AdminState::new`], with settings whose changes are put in force.
     pub fn with_live(service: Arc<BrokerService>, live: LiveSettings, metrics: prometheus::Registry) -> Self {
-        Self { service, live: Arc::new(live), metrics }
+        let refusals = WebRefusals::new(&metrics);
+        Self { service, live: Arc::new(live), metrics, refusals, body_bytes: MAX_BODY_BYTES }
     }
 
     /// Settings in force.

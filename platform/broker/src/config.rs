@@ -45,6 +45,12 @@ pub struct SessionLimits {
     pub max_connections: u32,
     /// Connections from one address at most, 0 = no limit.
     pub max_connections_per_ip: u32,
+    /// Connections that have not logged in at most, 0 = no limit.
+    pub max_unauthenticated: u32,
+    /// How long a connection may take to log in, TLS handshake included.
+    pub login_timeout_ms: u64,
+    /// How long a peer may take nothing of what waits for it, 0 = no limit.
+    pub slow_peer_timeout_ms: u64,
     /// Seconds between looks at expiring credentials.
     pub auth_refresh_check_s: u64,
     /// Lookups, partition counts, listings in progress in the whole process.
@@ -71,6 +77,9 @@ impl Default for SessionLimits {
             max_read_buffer_bytes: 256 << 10,
             max_connections: 0,
             max_connections_per_ip: 0,
+            max_unauthenticated: 0,
+            login_timeout_ms: 30_000,
+            slow_peer_timeout_ms: 120_000,
             auth_refresh_check_s: 60,
             max_concurrent_lookups: 50_000,
             max_consumer_metadata_chars: 1_024,

@@ -1,13 +1,15 @@
 //! Ports: accepts connections, counts them, hands them to sessions.
 //!
-//! Invariants: a connection is counted from its accept to its end, also while its TLS handshake goes on; limits refuse with
-//! an answer, not with silence. A failed accept (out of file descriptors) waits a moment and goes on.
+//! Invariants: a connection is counted from its accept to its end, also while its TLS handshake goes on, and as not logged
+//! in until it is; limits refuse with an answer where the peer can read one, and are counted by reason in any case. A
+//! failed accept (out of file descriptors) waits a moment and goes on.
 //! Failure: [`std::io::Error`] only when a port can't be bound.
 
 use crate::config::SessionLimits;
 use crate::service::BrokerService;
 use crate::session::{Peer, serve, serve_halves};
 use bytes::BytesMut;
+use meridian_identity::tls::ServerTls;
 use meridian_wire::encode::encode_command;
 use meridian_wire::error::{NO_REQUEST, request_error};
 use meridian_wire::proto::ServerError;
@@ -23,10 +25,42 @@ use tokio_rustls::TlsAcceptor;
 
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a TLS handshake or a refusal may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a refusal may take to be written.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections that the system holds for us.
 const ACCEPT_BACKLOG: u32 = 1_024;
+
+/// Why connections are refused or ended, as in the metric.
+pub(crate) const REASONS: [&str; 8] = [
+    reason::CONNECTIONS,
+    reason::PER_IP,
+    reason::UNAUTHENTICATED,
+    reason::TLS,
+    reason::TLS_TIMEOUT,
+    reason::LOGIN,
+    reason::LOGIN_TIMEOUT,
+    reason::SLOW_PEER,
+];
+
+/// The words of the metric.
+pub(crate) mod reason {
+    /// `brokerMaxConnections`.
+    pub(crate) const CONNECTIONS: &str = "max_connections";
+    /// `brokerMaxConnectionsPerIp`.
+    pub(crate) const PER_IP: &str = "max_connections_per_ip";
+    /// `brokerMaxUnauthenticatedConnections`.
+    pub(crate) const UNAUTHENTICATED: &str = "max_unauthenticated";
+    /// A handshake that failed: no TLS, no certificate, one of another authority.
+    pub(crate) const TLS: &str = "tls_handshake";
+    /// A handshake that took too long.
+    pub(crate) const TLS_TIMEOUT: &str = "tls_handshake_timeout";
+    /// Credentials that were not accepted.
+    pub(crate) const LOGIN: &str = "login";
+    /// `connectionLoginTimeoutSeconds`.
+    pub(crate) const LOGIN_TIMEOUT: &str = "login_timeout";
+    /// `connectionSlowPeerTimeoutSeconds`.
+    pub(crate) const SLOW_PEER: &str = "slow_peer";
+}
 
 /// Counts connections.
 #[derive(Default)]
@@ -37,7 +71,17 @@ pub struct ConnectionCounts {
 #[derive(Default)]
 struct Counts {
     all: u32,
+    unauthenticated: u32,
     per_ip: HashMap<IpAddr, u32>,
+}
+
+/// A connection was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooMany {
+    /// For the metric.
+    pub reason: &'static str,
+    /// For the client.
+    pub text: String,
 }
 
 /// One counted connection; dropped, it counts no more.
@@ -46,31 +90,56 @@ pub struct Counted {
     ip: IpAddr,
 }
 
+/// One connection that has not logged in; dropped, it has, or has ended.
+pub struct Unauthenticated {
+    counts: Arc<ConnectionCounts>,
+}
+
 impl ConnectionCounts {
     /// Connections now.
     pub fn open(&self) -> u32 {
         self.counts.lock().all
     }
 
+    /// Connections that have not logged in.
+    pub fn unauthenticated(&self) -> u32 {
+        self.counts.lock().unauthenticated
+    }
+
     /// Counts a connection.
     ///
     /// # Errors
-    /// The text for the client if a limit is reached.
-    pub fn admit(self: &Arc<Self>, ip: IpAddr, limits: &SessionLimits) -> Result<Counted, String> {
+    /// [`TooMany`] if a limit is reached.
+    pub fn admit(
+        self: &Arc<Self>,
+        ip: IpAddr,
+        limits: &SessionLimits,
+    ) -> Result<(Counted, Arc<Unauthenticated>), TooMany> {
         let mut counts = self.counts.lock();
         let reached = |count: u32, limit: u32| limit > 0 && count >= limit;
+        let refuse = |reason: &'static str, limit: u32, which: String| {
+            Err(TooMany { reason, text: format!("Reached the maximum number of connections {limit}{which}") })
+        };
         if reached(counts.all, limits.max_connections) {
-            return Err(format!("Reached the maximum number of connections {}", limits.max_connections));
+            return refuse(reason::CONNECTIONS, limits.max_connections, String::new());
         }
-        let of_ip = counts.per_ip.entry(ip).or_default();
-        if reached(*of_ip, limits.max_connections_per_ip) {
-            let text =
-                format!("Reached the maximum number of connections {} on address {ip}", limits.max_connections_per_ip);
-            return Err(text);
+        if reached(counts.per_ip.get(&ip).copied().unwrap_or(0), limits.max_connections_per_ip) {
+            return refuse(reason::PER_IP, limits.max_connections_per_ip, format!(" on address {ip}"));
         }
-        *of_ip += 1;
+        if reached(counts.unauthenticated, limits.max_unauthenticated) {
+            return refuse(reason::UNAUTHENTICATED, limits.max_unauthenticated, " that have not logged in".to_owned());
+        }
+        *counts.per_ip.entry(ip).or_default() += 1;
         counts.all += 1;
-        Ok(Counted { counts: self.clone(), ip })
+        counts.unauthenticated += 1;
+        drop(counts);
+        Ok((Counted { counts: self.clone(), ip }, Arc::new(Unauthenticated { counts: self.clone() })))
+    }
+}
+
+impl Drop for Unauthenticated {
+    fn drop(&mut self) {
+        self.counts.counts.lock().unauthenticated -= 1;
     }
 }
 
@@ -90,7 +159,7 @@ impl Drop for Counted {
 /// A bound port.
 pub struct Listener {
     socket: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<ServerTls>,
     name: Option<String>,
 }
 
@@ -100,7 +169,7 @@ impl Listener {
     ///
     /// # Errors
     /// [`io::Error`] if the address can't be bound.
-    pub fn bind(address: SocketAddr, tls: Option<Arc<rustls::ServerConfig>>, name: Option<String>) -> io::Result<Self> {
+    pub fn bind(address: SocketAddr, tls: Option<ServerTls>, name: Option<String>) -> io::Result<Self> {
         let domain = if address.is_ipv6() { socket2::Domain::IPV6 } else { socket2::Domain::IPV4 };
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -111,7 +180,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(ACCEPT_BACKLOG as i32)?;
-        Ok(Self { socket: TcpListener::from_std(socket.into())?, tls: tls.map(TlsAcceptor::from), name })
+        Ok(Self { socket: TcpListener::from_std(socket.into())?, tls, name })
     }
 
     /// The bound address.
@@ -127,7 +196,9 @@ impl Listener {
         loop {
             match self.socket.accept().await {
                 Ok((stream, address)) => {
-                    let (service, tls, name) = (service.clone(), self.tls.clone(), self.name.clone());
+                    // As the certificates are now: who connects later gets the renewed ones.
+                    let tls = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.current()));
+                    let (service, name) = (service.clone(), self.name.clone());
                     tokio::spawn(take(service, stream, address, tls, name));
                 }
                 Err(error) => {
@@ -147,25 +218,45 @@ async fn take(
     listener: Option<String>,
 ) {
     let _ = stream.set_nodelay(true);
-    let counted = match service.connections().admit(address.ip(), &service.config().session) {
-        Ok(counted) => counted,
-        Err(text) if tls.is_none() => return refuse(stream, &text).await,
-        Err(_) => return,
+    let limits = &service.config().session;
+    let counter = |reason: &str| service.metrics().connections_refused.with_label_values(&[reason]).inc();
+    let (counted, unauthenticated) = match service.connections().admit(address.ip(), limits) {
+        Ok(admitted) => admitted,
+        Err(too_many) => {
+            counter(too_many.reason);
+            tracing::debug!(peer = %address, reason = too_many.text, "connection refused");
+            // Over TLS nothing can be said before a handshake, which is what the limit saves.
+            if tls.is_none() {
+                refuse(stream, &too_many.text).await;
+            }
+            return;
+        }
     };
+    let login = Some(unauthenticated);
     match tls {
         None => {
             let (reader, writer) = stream.into_split();
-            serve_halves(service, reader, writer, Peer { address, listener, certificates: None }).await;
+            serve_halves(service, reader, writer, Peer { address, listener, certificates: None, login }).await;
         }
-        Some(acceptor) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-            Ok(Ok(stream)) => {
-                let certificates = stream.get_ref().1.peer_certificates();
-                let certificates = certificates.map(|chain| chain.iter().map(|one| one.clone().into_owned()).collect());
-                serve(service, stream, Peer { address, listener, certificates }).await;
+        Some(acceptor) => {
+            let limit = Duration::from_millis(limits.login_timeout_ms.max(1));
+            match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => {
+                    let certificates = stream.get_ref().1.peer_certificates();
+                    let certificates =
+                        certificates.map(|chain| chain.iter().map(|one| one.clone().into_owned()).collect());
+                    serve(service, stream, Peer { address, listener, certificates, login }).await;
+                }
+                Ok(Err(error)) => {
+                    counter(reason::TLS);
+                    tracing::info!(peer = %address, %error, "TLS handshake failed");
+                }
+                Err(_) => {
+                    counter(reason::TLS_TIMEOUT);
+                    tracing::info!(peer = %address, "TLS handshake took too long");
+                }
             }
-            Ok(Err(error)) => tracing::debug!(peer = %address, %error, "TLS handshake failed"),
-            Err(_) => tracing::debug!(peer = %address, "TLS handshake took too long"),
-        },
+        }
     }
     drop(counted);
 }
@@ -173,7 +264,7 @@ async fn take(
 async fn refuse(mut stream: TcpStream, text: &str) {
     let mut answer = BytesMut::new();
     encode_command(&request_error(NO_REQUEST, ServerError::NotAllowedError, text), &mut answer);
-    let _ = tokio::time::timeout(HANDSHAKE_TIMEOUT, async {
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, async {
         stream.write_all(&answer).await?;
         stream.shutdown().await
     })
@@ -184,18 +275,38 @@ async fn refuse(mut stream: TcpStream, text: &str) {
 mod tests {
     use super::*;
 
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
     #[test]
     fn limits_hold_in_all_and_per_address() {
         let counts = Arc::new(ConnectionCounts::default());
         let limits = SessionLimits { max_connections: 3, max_connections_per_ip: 2, ..Default::default() };
-        let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
         let first = counts.admit(ip(1), &limits);
         let _second = counts.admit(ip(1), &limits).unwrap();
-        assert!(counts.admit(ip(1), &limits).is_err());
+        let refused = counts.admit(ip(1), &limits).err().unwrap();
+        assert_eq!(refused.reason, reason::PER_IP);
+        assert_eq!(refused.text, "Reached the maximum number of connections 2 on address 10.0.0.1");
         let _third = counts.admit(ip(2), &limits).unwrap();
-        assert!(counts.admit(ip(3), &limits).is_err());
+        let refused = counts.admit(ip(3), &limits).err().unwrap();
+        assert_eq!(refused.text, "Reached the maximum number of connections 3");
         drop(first);
         assert_eq!(counts.open(), 2);
         assert!(counts.admit(ip(3), &limits).is_ok());
+    }
+
+    #[test]
+    fn who_has_logged_in_makes_room_for_others() {
+        let counts = Arc::new(ConnectionCounts::default());
+        let limits = SessionLimits { max_unauthenticated: 1, ..Default::default() };
+        let (_first, waiting) = counts.admit(ip(1), &limits).unwrap();
+        let refused = counts.admit(ip(2), &limits).err().unwrap();
+        assert_eq!(refused.text, "Reached the maximum number of connections 1 that have not logged in");
+        drop(waiting);
+        assert_eq!((counts.open(), counts.unauthenticated()), (1, 0));
+        let (second, waiting) = counts.admit(ip(2), &limits).unwrap();
+        drop((second, waiting));
+        assert_eq!((counts.open(), counts.unauthenticated()), (1, 0));
     }
 }

@@ -10,7 +10,7 @@ use meridian_failover::{FailoverService, Phase};
 use meridian_topic::rates::total;
 use meridian_topic::{AckShareStats, LinkStats, SubscriptionStats, TopicStats};
 use meridian_types::RegionId;
-use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, Registry, TextEncoder};
+use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -26,6 +26,8 @@ pub struct BrokerMetrics {
     pub connections_closed: IntCounter,
     /// Logins refused.
     pub logins_refused: IntCounter,
+    /// Connections refused or ended by a limit, by reason.
+    pub connections_refused: IntCounterVec,
     /// Connections ended because the peer broke the protocol.
     pub protocol_errors: IntCounter,
     /// Times that a connection was not read any more because too much was under way.
@@ -48,6 +50,13 @@ impl BrokerMetrics {
             registry.register(Box::new(counter.clone())).expect("the name is used once");
             counter
         };
+        let refused = Opts::new("meridian_broker_connections_refused_total", "Connections refused or ended by a limit");
+        let connections_refused = IntCounterVec::new(refused, &["reason"]).expect("the name is constant and valid");
+        // Every reason from the start, so that a rise from nothing can be seen.
+        for reason in crate::listener::REASONS {
+            connections_refused.with_label_values(&[reason]);
+        }
+        registry.register(Box::new(connections_refused.clone())).expect("the name is used once");
         let load =
             HistogramOpts::new("pulsar_topic_load_times", "Topic load time in ms").buckets(LOAD_BUCKETS_MS.to_vec());
         let topic_load_ms = Histogram::with_opts(load).expect("the name is constant and valid");
@@ -56,6 +65,7 @@ impl BrokerMetrics {
             connections_created: counter("pulsar_connection_created_total_count", "Connections accepted"),
             connections_closed: counter("pulsar_connection_closed_total_count", "Connections ended"),
             logins_refused: counter("meridian_broker_logins_refused_total", "Logins refused"),
+            connections_refused,
             protocol_errors: counter("meridian_broker_protocol_errors_total", "Connections ended by a protocol error"),
             reads_paused: counter("meridian_broker_reads_paused_total", "Times that a connection was not read"),
             lookups: counter("meridian_broker_lookups_total", "Lookups and partition counts answered"),

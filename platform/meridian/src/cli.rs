@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::{admin, bookie, config, regions, standalone, tokens};
+use crate::{admin, bookie, certs, config, regions, standalone, tokens};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -36,6 +36,11 @@ enum Command {
     Tokens {
         #[command(subcommand)]
         command: tokens::TokensCommand,
+    },
+    /// Make certificates for trying things out.
+    Certs {
+        #[command(subcommand)]
+        command: certs::CertsCommand,
     },
     /// Call the admin API of a region.
     Admin(admin::AdminArgs),
@@ -94,6 +99,7 @@ impl Cli {
                 bookie::rebuild_index(&settings, &args.data_dir)
             }
             Command::Tokens { command } => tokens::run(command),
+            Command::Certs { command } => certs::run(command),
             Command::Admin(args) => admin::run(args),
             Command::Perf(args) => Ok(meridian_bench::perf::run(args)?),
         }

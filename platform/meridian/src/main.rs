@@ -7,11 +7,13 @@
 
 mod admin;
 mod bookie;
+mod certs;
 mod cli;
 mod config;
 mod failover;
 mod floors;
 mod logging;
+mod ports;
 mod ready;
 mod region_link;
 mod regions;

@@ -2,6 +2,7 @@
 
 use crate::cli::Failure;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub struct Addresses {
     pub web_tls: Option<SocketAddr>,
     /// Control link to other regions.
     pub region_link: Option<SocketAddr>,
+    /// Addresses of `bindAddresses`, by `name:scheme`.
+    pub named: BTreeMap<String, SocketAddr>,
 }
 
 fn shown(address: Option<SocketAddr>) -> String {
@@ -49,6 +52,7 @@ pub fn announce(cluster: &str, at: &Addresses, took: Duration, file: Option<&Pat
         "web_port": port(at.web),
         "web_port_tls": port(at.web_tls),
         "region_link_port": port(at.region_link),
+        "named_ports": at.named.iter().map(|(name, at)| (name.clone(), at.port())).collect::<BTreeMap<_, _>>(),
         "ready_ms": took.as_millis() as u64,
     });
     let draft = file.with_extension("draft");

@@ -12,20 +12,21 @@ use crate::config::{self, broker as broker_config};
 use crate::failover;
 use crate::floors::{self, Bookies, Floors};
 use crate::logging;
+use crate::ports::Ports;
 use crate::ready::{self, Addresses};
 use crate::region_link;
-use meridian_admin::{AdminState, LiveSettings, WebListener};
+use meridian_admin::{AdminState, LiveSettings};
 use meridian_broker::failover::SharedStates;
 use meridian_broker::replication::{Linker, RegionLinker};
-use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory, live};
+use meridian_broker::{Access, BrokerParts, BrokerService, StorageFactory, live};
 use meridian_door::Door;
-use meridian_identity::{Identity, tls};
+use meridian_identity::Identity;
 use meridian_link::RegionLink;
 use meridian_metadata::SharedStore;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use meridian_topic::BrokerLimits;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,16 +52,7 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
         return Err("transactionCoordinatorEnabled=true: transactions are not served; expected false".into());
     }
     config::storage::check_quorums(&settings)?;
-    if settings.switch(Key::AuthenticationEnabled) && settings.list(Key::AuthenticationProviders).is_empty() {
-        let text = "authenticationEnabled=true: authenticationProviders is empty, so that nobody could log in; expected at \
-                    least one of token, basic, tls";
-        return Err(text.into());
-    }
-    if settings.switch(Key::AuthorizationEnabled) && !settings.switch(Key::AuthenticationEnabled) {
-        tracing::warn!(
-            "authorizationEnabled=true without authenticationEnabled: nobody has a role, so everybody is refused"
-        );
-    }
+    config::broker::check_security(&settings)?;
     let threads = match settings.count(Key::NumIOThreads) {
         0 => std::thread::available_parallelism().map_or(2, usize::from),
         set => usize::try_from(set).unwrap_or(2).min(256),
@@ -76,80 +68,9 @@ pub fn run(args: StandaloneArgs) -> Result<(), Failure> {
     outcome
 }
 
-/// The ports of one region.
-struct Ports {
-    binary: Vec<Listener>,
-    web: Vec<WebListener>,
-    region_link: Option<TcpListener>,
-    at: Addresses,
-}
-
-/// Names the setting in the error of a port that can't be bound.
-fn named(key: &'static str, port: u16) -> impl Fn(std::io::Error) -> String {
-    move |error| format!("{key}={port}: the port can't be bound: {error}")
-}
-
-/// The server side of TLS for a port, or which settings it needs.
-fn tls_config(
-    settings: &Settings,
-    key: &'static str,
-    port: u16,
-    alpn: &[&[u8]],
-) -> Result<Arc<rustls::ServerConfig>, Failure> {
-    let files = broker_config::tls_files(settings, alpn);
-    if files.certificate.is_empty() || files.key.is_empty() {
-        let missing: Vec<&str> = [(&files.certificate, "tlsCertificateFilePath"), (&files.key, "tlsKeyFilePath")]
-            .iter()
-            .filter(|(value, _)| value.is_empty())
-            .map(|(_, name)| *name)
-            .collect();
-        return Err(format!("{key}={port}: a port with TLS needs a certificate: set {}", missing.join(" and ")).into());
-    }
-    Ok(tls::server_config(&files)?)
-}
-
-fn bind(settings: &Settings) -> Result<Ports, Failure> {
-    let host: IpAddr = settings
-        .text(Key::BindAddress)
-        .parse()
-        .map_err(|_| format!("bindAddress={}: expected an IP address", settings.text(Key::BindAddress)))?;
-    let mut ports = Ports { binary: Vec::new(), web: Vec::new(), region_link: None, at: Addresses::default() };
-    if let Some(port) = settings.port(Key::BrokerServicePort) {
-        let listener =
-            Listener::bind(SocketAddr::new(host, port), None, None).map_err(named("brokerServicePort", port))?;
-        ports.at.binary = Some(listener.local_address()?);
-        ports.binary.push(listener);
-    }
-    if let Some(port) = settings.port(Key::BrokerServicePortTls) {
-        let config = tls_config(settings, "brokerServicePortTls", port, &[])?;
-        let address = SocketAddr::new(host, port);
-        let listener = Listener::bind(address, Some(config), None).map_err(named("brokerServicePortTls", port))?;
-        ports.at.binary_tls = Some(listener.local_address()?);
-        ports.binary.push(listener);
-    }
-    if let Some(port) = settings.port(Key::WebServicePort) {
-        let listener = WebListener::bind(SocketAddr::new(host, port), None).map_err(named("webServicePort", port))?;
-        ports.at.web = Some(listener.local_address()?);
-        ports.web.push(listener);
-    }
-    if let Some(port) = settings.port(Key::WebServicePortTls) {
-        let config = tls_config(settings, "webServicePortTls", port, &[b"http/1.1"])?;
-        let address = SocketAddr::new(host, port);
-        let listener = WebListener::bind(address, Some(config)).map_err(named("webServicePortTls", port))?;
-        ports.at.web_tls = Some(listener.local_address()?);
-        ports.web.push(listener);
-    }
-    ports.region_link = region_link::bind(settings, host)?;
-    ports.at.region_link = ports.region_link.as_ref().and_then(|listener| listener.local_addr().ok());
-    if ports.binary.is_empty() {
-        return Err("brokerServicePort and brokerServicePortTls are both empty: expected at least one port".into());
-    }
-    Ok(ports)
-}
-
 async fn serve(args: &StandaloneArgs, settings: &Settings, begun: Instant) -> Result<(), Failure> {
     let _claim = floors::claim(&args.data_dir)?;
-    let ports = bind(settings)?;
+    let ports = Ports::bind(settings)?;
     let floors = Floors::build(settings, &args.data_dir).await?;
     let link = region_link::link(settings)?;
     let (service, admin) = broker(settings, &floors, &ports.at).await?;
@@ -218,7 +139,7 @@ async fn broker(
     let bundles = u32::try_from(settings.count(Key::DefaultNumberOfNamespaceBundles)).unwrap_or(4).max(1);
     registry.bootstrap(&broker_config::cluster_data(&config), bundles).await?;
     let identity = match settings.switch(Key::AuthenticationEnabled) {
-        true => Some(Arc::new(Identity::new(&broker_config::identity(settings))?)),
+        true => Some(Arc::new(Identity::new(&broker_config::identity(settings)?)?)),
         false => None,
     };
     let access = Access { identity, door: Arc::new(Door::new(broker_config::door(settings), registry.clone())) };

@@ -111,7 +111,15 @@ mod tests {
         let url = Url::parse("https://id.example:8443/keys?x=1").unwrap();
         assert_eq!(url.to_string(), "https://id.example:8443/keys?x=1");
         assert_eq!(Url::parse("https://id.example").unwrap().to_string(), "https://id.example:443/");
-        for bad in ["http://a/", "https://", "https://:1/", "https://a:x/", "https://a b/", "https://u@a/", "https://a/\r\nX: y"] {
+        for bad in [
+            "http://a/",
+            "https://",
+            "https://:1/",
+            "https://a:x/",
+            "https://a b/",
+            "https://u@a/",
+            "https://a/\r\nX: y",
+        ] {
             assert_eq!(Url::parse(bad), None, "{bad:?}");
         }
     }

@@ -7,6 +7,7 @@
 use super::Session;
 use super::dispatch::Flow;
 use super::keepalive::{KeepAlive, KeepAliveStep};
+use crate::listener::{Unauthenticated, reason};
 use crate::service::BrokerService;
 use bytes::{Buf, Bytes, BytesMut};
 use meridian_wire::encode;
@@ -32,7 +33,7 @@ const MAX_WRITE_SEGMENTS: usize = 64;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The other end of a connection.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
@@ -40,6 +41,8 @@ pub struct Peer {
     pub listener: Option<String>,
     /// Certificates that it showed.
     pub certificates: Option<Vec<CertificateDer<'static>>>,
+    /// Kept until it has logged in.
+    pub login: Option<Arc<Unauthenticated>>,
 }
 
 /// Speaks the protocol on one connection until it ends.
@@ -57,7 +60,7 @@ where
     R: AsyncRead + Send,
     W: AsyncWrite + Send,
 {
-    let session = Session::new(service, peer.address, peer.listener.clone());
+    let session = Session::new(service, peer.address, peer.listener, peer.login);
     let mut writer = std::pin::pin!(writer);
     let reader = std::pin::pin!(reader);
     let mut end = session.end.subscribe();
@@ -69,6 +72,7 @@ where
             reason = read_loop(&session, reader, peer.certificates) => Ok(reason),
             result = write.as_mut() => Err(result.map_or_else(|error| format!("write failed: {error}"), |()| "closed".into())),
             reason = keep_alive_loop(&session) => Ok(reason),
+            reason = login_deadline(&session) => Ok(reason),
             reason = session.refresh_credentials() => Ok(reason),
             reason = session.follow_grants() => Ok(reason),
             _ = closed.wait_for(|closed| *closed) => Ok("the broker has shut down".to_owned()),
@@ -194,7 +198,7 @@ async fn write_loop<W: AsyncWrite>(session: &Session, mut writer: Pin<&mut W>) -
             continue;
         }
         while !segments.is_empty() {
-            let written = write_some(writer.as_mut(), &segments).await?;
+            let written = in_time(session, write_some(writer.as_mut(), &segments)).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -202,6 +206,34 @@ async fn write_loop<W: AsyncWrite>(session: &Session, mut writer: Pin<&mut W>) -
             session.wrote(written);
         }
     }
+}
+
+/// A peer that takes nothing for too long is let go: what waits for it is memory.
+async fn in_time(session: &Session, write: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
+    let limit_ms = session.service.config().session.slow_peer_timeout_ms;
+    if limit_ms == 0 {
+        return write.await;
+    }
+    match tokio::time::timeout(Duration::from_millis(limit_ms), write).await {
+        Ok(written) => written,
+        Err(_) => {
+            session.service.metrics().connections_refused.with_label_values(&[reason::SLOW_PEER]).inc();
+            let text = format!("the peer took nothing for {} s (connectionSlowPeerTimeoutSeconds)", limit_ms / 1000);
+            tracing::info!(peer = %session.peer, "{text}");
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        }
+    }
+}
+
+/// Ends if there is no login in time.
+async fn login_deadline(session: &Session) -> String {
+    let limit_ms = session.service.config().session.login_timeout_ms.max(1);
+    tokio::time::sleep(Duration::from_millis(limit_ms)).await;
+    if session.client().is_some() {
+        return std::future::pending().await;
+    }
+    session.service.metrics().connections_refused.with_label_values(&[reason::LOGIN_TIMEOUT]).inc();
+    format!("no login within {} s (connectionLoginTimeoutSeconds)", limit_ms.div_ceil(1000))
 }
 
 async fn write_some<W: AsyncWrite>(mut writer: Pin<&mut W>, segments: &VecDeque<Bytes>) -> io::Result<usize> {

@@ -5,6 +5,7 @@
 
 use super::{ClientInfo, Session};
 use crate::access::{Original, Principal};
+use crate::listener::reason;
 use bytes::Bytes;
 use meridian_wire::error::{NO_REQUEST, request_error};
 use meridian_wire::proto::{
@@ -100,6 +101,7 @@ impl Session {
             Ok(Ok(principal)) => principal,
             Ok(Err(error)) => {
                 self.service.metrics().logins_refused.inc();
+                self.service.metrics().connections_refused.with_label_values(&[reason::LOGIN]).inc();
                 tracing::warn!(peer = %self.peer, %error, "login refused");
                 self.send(request_error(NO_REQUEST, ServerError::AuthenticationError, &error.told()));
                 return Err(format!("login refused: {error}"));
@@ -137,6 +139,7 @@ impl Session {
         };
         tracing::debug!(peer = %self.peer, client = info.version, protocol, "connected");
         let _ = self.client.set(info);
+        self.unauthenticated.lock().take();
         self.send(CommandConnected {
             server_version: server_version(&config.version),
             protocol_version: Some(protocol),

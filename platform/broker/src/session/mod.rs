@@ -28,6 +28,7 @@ mod watchers;
 pub use connection::{Peer, serve, serve_halves};
 
 use crate::access::Principal;
+use crate::listener::Unauthenticated;
 use crate::service::BrokerService;
 use meridian_wire::encode;
 use meridian_wire::proto::BaseCommand;
@@ -64,6 +65,8 @@ pub struct Session {
     service: Arc<BrokerService>,
     peer: SocketAddr,
     listener: Option<String>,
+    /// Gone once the client has logged in.
+    unauthenticated: Mutex<Option<Arc<Unauthenticated>>>,
     client: OnceLock<ClientInfo>,
     principal: Mutex<Principal>,
     slots: Mutex<Slots>,
@@ -77,7 +80,12 @@ pub struct Session {
 }
 
 impl Session {
-    fn new(service: Arc<BrokerService>, peer: SocketAddr, listener: Option<String>) -> Arc<Self> {
+    fn new(
+        service: Arc<BrokerService>,
+        peer: SocketAddr,
+        listener: Option<String>,
+        login: Option<Arc<Unauthenticated>>,
+    ) -> Arc<Self> {
         let limits = service.config().session.clone();
         let throttle = ThrottleLimits {
             publishes: limits.max_pending_publishes.max(1),
@@ -90,6 +98,7 @@ impl Session {
             service,
             peer,
             listener,
+            unauthenticated: Mutex::new(login),
             client: OnceLock::new(),
             principal: Mutex::new(Principal::nobody()),
             slots: Mutex::default(),

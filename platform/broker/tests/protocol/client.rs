@@ -45,7 +45,7 @@ impl Broker {
     /// A connection that has said nothing yet. `room` bytes fit into it each way.
     pub fn open(&self, room: usize) -> Client {
         let (near, far) = tokio::io::duplex(room);
-        let peer = Peer { address: "127.0.0.1:4711".parse().unwrap(), listener: None, certificates: None };
+        let peer = Peer { address: "127.0.0.1:4711".parse().unwrap(), listener: None, certificates: None, login: None };
         tokio::spawn(serve(self.service.clone(), far, peer));
         Client::over(near)
     }

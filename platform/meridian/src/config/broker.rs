@@ -2,10 +2,11 @@
 
 use super::storage;
 use crate::ready::Addresses;
+use meridian_admin::WebLimits;
 use meridian_broker::config::{AdvertisedListener, ReplicationConfig, SessionLimits, default_topic_limits};
 use meridian_broker::{BrokerConfig, CheckIntervals, StorageOptions};
 use meridian_door::DoorConfig;
-use meridian_identity::tls::TlsFiles;
+use meridian_identity::tls::{RoleField, TlsFiles};
 use meridian_identity::{IdentityConfig, TokenConfig};
 use meridian_policy::{
     AccessRules, AutoSubscriptionCreation, AutoTopicCreation, BacklogQuotaPolicy, BrokerDefaults, ClusterData,
@@ -15,6 +16,7 @@ use meridian_policy::{
 use meridian_registry::SharingSettings;
 use meridian_settings::{Key, Settings};
 use meridian_topic::{BrokerLimits, TopicLimits};
+use std::time::Duration;
 
 fn small(settings: &Settings, key: Key) -> u32 {
     u32::try_from(settings.count(key)).unwrap_or(u32::MAX)
@@ -36,6 +38,9 @@ fn sessions(settings: &Settings) -> SessionLimits {
         outbound_low_bytes: high / 4,
         max_connections: small(settings, Key::BrokerMaxConnections),
         max_connections_per_ip: small(settings, Key::BrokerMaxConnectionsPerIp),
+        max_unauthenticated: small(settings, Key::BrokerMaxUnauthenticatedConnections),
+        login_timeout_ms: settings.count(Key::ConnectionLoginTimeoutSeconds).max(1) * 1000,
+        slow_peer_timeout_ms: settings.count(Key::ConnectionSlowPeerTimeoutSeconds) * 1000,
         auth_refresh_check_s: settings.count(Key::AuthenticationRefreshCheckSeconds).max(1),
         max_concurrent_lookups: small(settings, Key::MaxConcurrentLookupRequest).max(1),
         max_consumer_metadata_chars: small(settings, Key::MaxConsumerMetadataSize) as usize,
@@ -287,12 +292,13 @@ pub fn broker(settings: &Settings, at: &Addresses) -> BrokerConfig {
     let url = |scheme: &str, address: Option<std::net::SocketAddr>| {
         address.map(|address| format!("{scheme}://{host}:{}", address.port()))
     };
-    let mut listeners = vec![AdvertisedListener {
-        name: settings.optional(Key::InternalListenerName).unwrap_or("internal").to_owned(),
+    let own = AdvertisedListener {
+        name: "internal".to_owned(),
         broker_url: url("pulsar", at.binary),
         broker_url_tls: url("pulsar+ssl", at.binary_tls),
-    }];
-    listeners.extend(advertised_listeners(&settings.list(Key::AdvertisedListeners)));
+    };
+    let named = advertised_listeners(&settings.list(Key::AdvertisedListeners));
+    let listeners = in_order(own, named, settings.optional(Key::InternalListenerName));
     BrokerConfig {
         cluster: settings.text(Key::ClusterName).to_owned(),
         listeners,
@@ -334,22 +340,89 @@ fn advertised_listeners(items: &[String]) -> Vec<AdvertisedListener> {
     listeners
 }
 
+/// The listener that counts when a client names none, and the others: the named one, else the first that is advertised,
+/// else the ports of this process.
+fn in_order(
+    mut own: AdvertisedListener,
+    mut named: Vec<AdvertisedListener>,
+    internal: Option<&str>,
+) -> Vec<AdvertisedListener> {
+    match internal.map(|name| (name, named.iter().position(|listener| listener.name == name))) {
+        Some((_, Some(at))) => named.swap(0, at),
+        Some((name, None)) => {
+            own.name = name.to_owned();
+            named.insert(0, own);
+        }
+        None if named.is_empty() => named.push(own),
+        None => {}
+    }
+    named
+}
+
 /// Who may come in, and how they prove it.
-pub fn identity(settings: &Settings) -> IdentityConfig {
-    IdentityConfig {
+///
+/// # Errors
+/// A field of certificates that is not known.
+pub fn identity(settings: &Settings) -> Result<IdentityConfig, String> {
+    let fields = settings.list(Key::TlsClientRoleFrom);
+    let fields = fields.iter().map(|name| {
+        RoleField::parse(name)
+            .ok_or_else(|| format!("tlsClientRoleFrom={name}: expected CN, SAN_DNS, SAN_URI or SAN_EMAIL"))
+    });
+    Ok(IdentityConfig {
+        certificate_role: fields.collect::<Result<_, _>>()?,
         providers: settings.list(Key::AuthenticationProviders),
         anonymous_role: settings.optional(Key::AnonymousUserRole).map(str::to_owned),
         token: TokenConfig {
             secret_key: settings.text(Key::TokenSecretKey).to_owned(),
             public_key: settings.text(Key::TokenPublicKey).to_owned(),
             public_alg: settings.text(Key::TokenPublicAlg).to_owned(),
+            jwks: settings.text(Key::TokenJwks).to_owned(),
+            jwks_trust: settings.text(Key::TokenJwksTrustCertsFilePath).to_owned(),
+            jwks_refresh_s: settings.count(Key::TokenJwksRefreshSeconds),
             auth_claim: settings.text(Key::TokenAuthClaim).to_owned(),
             audience_claim: settings.text(Key::TokenAudienceClaim).to_owned(),
             audience: settings.text(Key::TokenAudience).to_owned(),
             clock_skew_s: settings.count(Key::TokenAllowedClockSkewSeconds),
         },
         basic_auth_conf: settings.text(Key::BasicAuthConf).to_owned(),
+    })
+}
+
+/// Bounds of the admin API's connections and requests.
+pub fn web_limits(settings: &Settings) -> WebLimits {
+    let count = |key: Key| usize::try_from(settings.count(key)).unwrap_or(usize::MAX);
+    WebLimits {
+        connections: count(Key::MaxHttpServerConnections),
+        connections_per_ip: count(Key::MaxHttpServerConnectionsPerIp),
+        head_bytes: count(Key::HttpMaxRequestHeaderSize),
+        body_bytes: usize::try_from(settings.number(Key::HttpMaxRequestSize)).unwrap_or(usize::MAX),
+        head_timeout: Duration::from_secs(settings.count(Key::HttpHeadTimeoutSeconds).max(1)),
+        request_timeout: Duration::from_secs(settings.count(Key::HttpRequestTimeoutSeconds).max(1)),
     }
+}
+
+/// What can't be meant, and what is likely not meant.
+///
+/// # Errors
+/// The first setting that can't be met.
+pub fn check_security(settings: &Settings) -> Result<(), String> {
+    if settings.switch(Key::AuthenticationEnabled) && settings.list(Key::AuthenticationProviders).is_empty() {
+        let text = "authenticationEnabled=true: authenticationProviders is empty, so that nobody could log in; expected at \
+                    least one of token, basic, tls";
+        return Err(text.to_owned());
+    }
+    if settings.switch(Key::TlsAllowInsecureConnection) {
+        return Err(
+            "tlsAllowInsecureConnection=true: client certificates are always checked; expected false".to_owned()
+        );
+    }
+    if settings.switch(Key::AuthorizationEnabled) && !settings.switch(Key::AuthenticationEnabled) {
+        tracing::warn!(
+            "authorizationEnabled=true without authenticationEnabled: nobody has a role, so everybody is refused"
+        );
+    }
+    Ok(())
 }
 
 /// Certificates of the TLS listeners.
@@ -359,7 +432,9 @@ pub fn tls_files(settings: &Settings, alpn: &[&[u8]]) -> TlsFiles {
         key: settings.text(Key::TlsKeyFilePath).to_owned(),
         trust: settings.text(Key::TlsTrustCertsFilePath).to_owned(),
         require_client_certificate: settings.switch(Key::TlsRequireTrustedClientCertOnConnect),
+        protocols: settings.list(Key::TlsProtocols),
         alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
+        look_again: Duration::from_secs(settings.count(Key::TlsCertRefreshCheckDurationSec)),
     }
 }
 
@@ -374,6 +449,19 @@ mod tests {
         assert_eq!(listeners.len(), 2);
         assert_eq!(listeners[0].broker_url.as_deref(), Some("pulsar://h:1"));
         assert_eq!(listeners[0].broker_url_tls.as_deref(), Some("pulsar+ssl://h:2"));
+    }
+
+    #[test]
+    fn who_names_no_listener_gets_the_internal_one() {
+        let own = || AdvertisedListener { name: "internal".into(), broker_url: None, broker_url_tls: None };
+        let named = || advertised_listeners(&["a:pulsar://h:1", "b:pulsar://g:3"].map(str::to_owned));
+        let names = |listeners: Vec<AdvertisedListener>| -> Vec<String> {
+            listeners.into_iter().map(|listener| listener.name).collect()
+        };
+        assert_eq!(names(in_order(own(), Vec::new(), None)), ["internal"]);
+        assert_eq!(names(in_order(own(), named(), None)), ["a", "b"]);
+        assert_eq!(names(in_order(own(), named(), Some("b"))), ["b", "a"]);
+        assert_eq!(names(in_order(own(), named(), Some("c"))), ["c", "a", "b"]);
     }
 
     #[test]

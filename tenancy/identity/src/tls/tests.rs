@@ -207,6 +207,7 @@ fn renewed_files_are_taken_and_half_renewed_ones_are_not() {
     let other = Authority::new();
     std::fs::copy(other.path("ca.pem"), authority.path("ca.pem")).unwrap();
     other.issue("client", Wanted::of("x"));
-    let stranger = client_config("x", &ClientFiles { trust: authority.path("ca.pem"), ..other.client(&other, "client") });
+    let stranger =
+        client_config("x", &ClientFiles { trust: authority.path("ca.pem"), ..other.client(&other, "client") });
     assert!(shake(tls.current(), stranger.unwrap()).is_err(), "the server still shows the old authority's certificate");
 }
