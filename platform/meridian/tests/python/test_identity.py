@@ -89,8 +89,8 @@ def test_tokens_are_what_they_say_or_nothing(secured, keys, tmp_path):
         assert not produces(region, bad[name]), name
     assert produces(region, good)
     assert admin(region, "GET", "/admin/v2/tenants").status_code == 200
-    assert admin(region, "GET", "/admin/v2/tenants", keys.token("eve")).status_code == 403 or \
-        admin(region, "PUT", "/admin/v2/tenants/eves", keys.token("eve"), json={}).status_code == 403
+    refused = admin(region, "PUT", "/admin/v2/tenants/eves", keys.token("eve"), json={})
+    assert refused.status_code in (401, 403) and "super" in refused.text
     for token in bad.values():
         assert not token or token not in region.log()
 
@@ -200,7 +200,7 @@ def test_passwords_and_who_shows_nothing(make_region, keys, tmp_path):
     status = lambda name, word: requests.get(region.web + "/admin/v2/tenants", auth=(name, word), timeout=10).status_code
     assert (status("admin", "myPassword"), status("admin", "other"), status("eve", "myPassword")) == (200, 401, 401)
     guest = region.admin("PUT", "/admin/v2/tenants/guests", json={"allowedClusters": ["standalone"]})
-    assert guest.status_code == 403
+    assert guest.status_code in (401, 403)
     answer = requests.post(region.web + "/admin/v2/namespaces/public/default/permissions/guest", auth=("admin", "myPassword"),
                            json=["produce"], timeout=10)
     assert answer.status_code == 204
@@ -212,7 +212,8 @@ def test_passwords_and_who_shows_nothing(make_region, keys, tmp_path):
     named.close()
     # The file is read again.
     file.write_text("admin:$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/\neve:$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/\n")
-    wait_until(lambda: status("eve", "myPassword") == 200 or status("eve", "myPassword") == 403)
+    known = lambda: requests.get(region.web + "/admin/v2/brokers/health", auth=("eve", "myPassword"), timeout=10)
+    wait_until(lambda: "Authentication" not in known().text)
 
 
 def test_proxies_speak_for_others_and_only_they(secured, keys):
