@@ -62,7 +62,8 @@ enum State {
 
 struct Shared {
     id: BookieId,
-    address: String,
+    /// Where it is dialled; it may move while its id stays.
+    address: Mutex<Arc<str>>,
     config: RemoteConfig,
     state: Mutex<State>,
     runtime: Handle,
@@ -75,7 +76,7 @@ pub struct RemoteBookie {
 
 impl std::fmt::Debug for RemoteBookie {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RemoteBookie({} at {})", self.shared.id, self.shared.address)
+        write!(f, "RemoteBookie({} at {})", self.shared.id, self.shared.address())
     }
 }
 
@@ -83,8 +84,23 @@ impl RemoteBookie {
     /// A bookie at `host:port`. Connects at the first call. Must be called within a tokio runtime, whose tasks it uses.
     pub fn new(id: BookieId, address: impl Into<String>, config: RemoteConfig) -> Arc<Self> {
         let state = Mutex::new(State::Down { until: None, why: String::new() });
-        let shared = Shared { id, address: address.into(), config, state, runtime: Handle::current() };
+        let address = Mutex::new(address.into().into());
+        let shared = Shared { id, address, config, state, runtime: Handle::current() };
         Arc::new(Self { shared: Arc::new(shared) })
+    }
+
+    /// From the next connection on it is dialled there; a new address is tried at once.
+    pub fn move_to(&self, address: &str) {
+        {
+            let mut current = self.shared.address.lock();
+            if **current == *address {
+                return;
+            }
+            *current = address.into();
+        }
+        if let State::Down { until, .. } = &mut *self.shared.state.lock() {
+            *until = None;
+        }
     }
 
     fn link(&self) -> Result<Arc<Link>, BookieError> {
@@ -92,7 +108,7 @@ impl RemoteBookie {
         match &*state {
             State::Up(link) => return Ok(Arc::clone(link)),
             State::Down { until: Some(until), why } if Instant::now() < *until => {
-                return Err(BookieError::Unavailable(format!("{}: {why}", self.shared.address)));
+                return Err(BookieError::Unavailable(format!("{}: {why}", self.shared.address())));
             }
             State::Down { .. } => {}
         }
@@ -101,7 +117,7 @@ impl RemoteBookie {
         let (shared, running) = (Arc::clone(&self.shared), Arc::clone(&link));
         self.shared.runtime.spawn(async move {
             let error = match shared.run(&running).await {
-                Ok(()) => BookieError::Unavailable(format!("{}: connection closed", shared.address)),
+                Ok(()) => BookieError::Unavailable(format!("{}: connection closed", shared.address())),
                 Err(error) => error,
             };
             shared.went_down(&running, error);
@@ -124,7 +140,7 @@ impl RemoteBookie {
         let patience = self.shared.config.request_timeout;
         match tokio::time::timeout(patience, waiting).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(BookieError::Unavailable(format!("{}: connection closed", self.shared.address))),
+            Ok(Err(_)) => Err(BookieError::Unavailable(format!("{}: connection closed", self.shared.address()))),
             Err(_) => {
                 link.pending.lock().forget_call(call);
                 Err(BookieError::Timeout(patience.as_millis() as u64))
@@ -152,11 +168,16 @@ impl Drop for RemoteBookie {
 }
 
 impl Shared {
+    fn address(&self) -> Arc<str> {
+        self.address.lock().clone()
+    }
+
     /// Runs one connection; ends with the reason why everything in flight fails.
     async fn run(&self, link: &Link) -> Result<(), BookieError> {
-        let unavailable = |error: std::io::Error| BookieError::Unavailable(format!("{}: {error}", self.address));
+        let address = self.address();
+        let unavailable = |error: std::io::Error| BookieError::Unavailable(format!("{address}: {error}"));
         let connecting = async {
-            let stream = TcpStream::connect(&self.address).await.map_err(unavailable)?;
+            let stream = TcpStream::connect(&*address).await.map_err(unavailable)?;
             let _ = stream.set_nodelay(true);
             let (mut reader, mut writer) = stream.into_split();
             let mut input = BytesMut::with_capacity(8 << 10);
@@ -165,7 +186,7 @@ impl Shared {
         };
         let (mut reader, mut writer, mut input) = tokio::time::timeout(self.config.connect_timeout, connecting)
             .await
-            .map_err(|_| BookieError::Unavailable(format!("{}: no connection in time", self.address)))??;
+            .map_err(|_| BookieError::Unavailable(format!("{address}: no connection in time")))??;
         tokio::select! {
             ended = link.read_from(&self.id, &mut reader, &mut input) => ended,
             written = link.outbox.write_to(&mut writer, self.config.request_timeout) => written.map_err(unavailable),
@@ -179,7 +200,8 @@ impl Shared {
         writer: &mut (impl tokio::io::AsyncWrite + Unpin),
         input: &mut BytesMut,
     ) -> Result<(), BookieError> {
-        let unavailable = |why: String| BookieError::Unavailable(format!("{}: {why}", self.address));
+        let address = self.address();
+        let unavailable = |why: String| BookieError::Unavailable(format!("{address}: {why}"));
         let hello = Hello { version: PROTOCOL_VERSION, bookie: self.id.as_str().to_owned() };
         let greeting = Outbox::default();
         greeting.push(Header { call: 0, body: Some(Body::Hello(hello)) }, Payload::None);

@@ -39,7 +39,7 @@ pub struct LedgerConfig {
     pub metadata_patience_ms: u64,
     /// One read request to one bookie may take so long.
     pub read_timeout_ms: u64,
-    /// A second bookie is asked when the first has not answered a read for so long.
+    /// A second bookie is asked when the first has not answered a read for so long; 0 = only when it failed.
     pub read_hedge_ms: u64,
     /// A recovery may take so long before it reports why it does not end.
     pub recovery_timeout_ms: u64,
@@ -47,7 +47,7 @@ pub struct LedgerConfig {
     pub recovery_batch_entries: u32,
     /// Bytes asked for in one read of a recovery, and found entries in flight at most.
     pub recovery_batch_bytes: u64,
-    /// A bookie that failed an add is not chosen for so long.
+    /// A bookie that failed an add or a read is not chosen, and read last, for so long.
     pub quarantine_ms: u64,
     /// The ticker's beat.
     pub tick_ms: u64,
@@ -71,6 +71,7 @@ impl Default for LedgerConfig {
                 busy_retry_ms: 20,
                 lac_idle_ms: 200,
                 window_keep_bytes: 16 << 20,
+                change_delay_ms: 0,
             },
             max_entry_bytes: 6 << 20,
             metadata_timeout_ms: 5_000,

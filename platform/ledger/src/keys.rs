@@ -1,5 +1,6 @@
 //! The metadata keys of this room: `/ledgers/r/{id}` (one record a ledger), `/ledgers/b/{bookie}/{id}` (one holding a
-//! bookie and ledger: which ledgers a bookie has to do with), and the sequence of ledger ids.
+//! bookie and ledger: which ledgers a bookie has to do with), the sequence of ledger ids, and what bookies tell:
+//! `bookies/available/{id}` while they run, `bookies/cookies/{id}` for good.
 //!
 //! Format of a holding's value: one byte version (1), nothing else: the record says the rest.
 //! Invariants: K1 ids are 19 digits with leading zeros, so that keys order as ids do; K2 the holdings of a ledger are
@@ -11,6 +12,27 @@ use bytes::Bytes;
 use meridian_metadata::{Condition, Operation};
 use meridian_types::{BookieId, LedgerId};
 use std::collections::BTreeSet;
+
+/// Prefix of the registrations of running bookies, ephemeral keys.
+pub const AVAILABLE_PREFIX: &str = "bookies/available/";
+
+/// Prefix of the identities of bookies' folders.
+pub const COOKIE_PREFIX: &str = "bookies/cookies/";
+
+/// The key of a bookie's registration.
+pub fn available_key(id: &BookieId) -> String {
+    format!("{AVAILABLE_PREFIX}{id}")
+}
+
+/// The bookie of a registration's key, `None` if it is no such key.
+pub fn available_id(key: &str) -> Option<BookieId> {
+    key.strip_prefix(AVAILABLE_PREFIX).filter(|id| !id.is_empty()).map(BookieId::new)
+}
+
+/// The key of a bookie's cookie.
+pub fn cookie_key(id: &BookieId) -> String {
+    format!("{COOKIE_PREFIX}{id}")
+}
 
 /// Prefix of all ledger records.
 pub const RECORD_PREFIX: &str = "/ledgers/r/";

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod bookies;
 pub mod client;
 mod context;
 pub mod directory;
@@ -25,6 +26,9 @@ pub mod testing;
 pub mod writer;
 
 pub use api::{AppendEvent, AppendSink, LedgerEntry, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers};
+pub use bookies::announce::{Announcement, AnnouncementFigures};
+pub use bookies::registration::BookieRegistration;
+pub use bookies::watched::{BookieView, OwnBookie, WatchedBookies};
 pub use client::LedgerClient;
 pub use context::LedgerConfig;
 pub use directory::{BookieDirectory, StaticBookies};

@@ -24,6 +24,7 @@ const TIMES: WriterTimes = WriterTimes {
     busy_retry_ms: 20,
     lac_idle_ms: 100,
     window_keep_bytes: 1_000,
+    change_delay_ms: 0,
 };
 
 fn ids(words: &[&str]) -> Vec<BookieId> {
@@ -79,10 +80,11 @@ struct WriterScript(Option<WriterMachine>);
 
 impl Script for WriterScript {
     fn event(&mut self, now_ms: u64, words: &[&str]) -> Vec<String> {
-        if words[0] == "ledger" {
+        if matches!(words[0], "ledger" | "delayed") {
             let ensemble = ids(&words[4..]);
             let layout = layout(&words[1..4]);
-            self.0 = Some(WriterMachine::new(LEDGER, layout, Mode::Append, TIMES, &ensemble, EntryId::NONE));
+            let times = WriterTimes { change_delay_ms: if words[0] == "delayed" { 700 } else { 0 }, ..TIMES };
+            self.0 = Some(WriterMachine::new(LEDGER, layout, Mode::Append, times, &ensemble, EntryId::NONE));
             return Vec::new();
         }
         let machine = self.0.as_mut().expect("a script begins with `ledger`");

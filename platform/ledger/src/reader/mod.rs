@@ -168,7 +168,10 @@ async fn read_replicas(
     let mut machine = ReadMachine::new(view.ledger_id, first, order);
     let mut asked = Vec::with_capacity(1);
     asked.extend(machine.next_member().map(|slot| ask(core, &ensemble.bookies[slot], slot, request)));
-    let hedge = Duration::from_millis(core.config.read_hedge_ms);
+    let hedge = match core.config.read_hedge_ms {
+        0 => Duration::MAX,
+        set => Duration::from_millis(set),
+    };
     loop {
         let answer = match tokio::time::timeout(hedge, race(&mut asked)).await {
             Ok(answer) => answer,
@@ -202,6 +205,9 @@ async fn read_replicas(
             count(&core.counters.corrupt_replicas, 1);
             tracing::warn!(ledger = view.ledger_id.0, entry = first.0, bookie = %ensemble.bookies[slot], %error,
                            "replica is damaged");
+        }
+        if matches!(error, BookieError::Timeout(_) | BookieError::Unavailable(_) | BookieError::Io(_)) {
+            core.quarantine([ensemble.bookies[slot].clone()]);
         }
         match machine.failed(ensemble.bookies[slot].clone(), error) {
             Step::Ask(slot) => asked.push(ask(core, &ensemble.bookies[slot], slot, request)),

@@ -14,12 +14,17 @@
 //!   counts only with its close, and another recovery that heard of it would not look for those entries any more.
 //! - W7 confirmed entries stay in the window while a change runs, so that the new member gets them too; at most
 //!   [`WriterTimes::window_keep_bytes`] of them.
+//! - W8 a change may be delayed only while every write quorum can confirm without the failed members, and at most
+//!   [`WriterTimes::change_delay_ms`]; a member that refuses for good, and a rewrite, are never waited for.
+//! - W9 a member that is too busy for an entry which the others have confirmed has failed: it is too slow, and nobody
+//!   would bring it that entry any more.
 //!
 //! Failure: a member that fails is replaced; without replacement the writer goes on while Qa members are left, sends
 //! again to the failed one from time to time, and ends when an entry has waited longer than the add time-out with too
 //! few members. In [`Mode::Rewrite`] (recovery) every write-quorum member must answer unless it has no replacement.
 //! Must never know: clocks, metadata, sockets, what an entry means.
 
+use super::member::{Delay, Slot};
 use super::words::{Change, ChangeRefusal, Mode, WriterEffect, WriterTimes};
 use crate::api::LedgerError;
 use crate::layout::{Layout, SlotSet};
@@ -46,25 +51,6 @@ impl Pending {
     /// An entry to append.
     pub fn new(entry: EntryBytes, digest: u32) -> Self {
         Self { entry, digest, acks: SlotSet::EMPTY, refused: SlotSet::EMPTY, sent_ms: 0 }
-    }
-}
-
-#[derive(Debug)]
-struct Slot {
-    bookie: BookieId,
-    /// Highest entry sent and highest entry answered.
-    sent: i64,
-    answered: i64,
-    /// Last answer, or the first send after all was answered.
-    progress_ms: u64,
-    /// Since when this member counts from anew.
-    since_ms: u64,
-    failure: Option<BookieError>,
-}
-
-impl Slot {
-    fn new(bookie: BookieId, now_ms: u64) -> Self {
-        Self { bookie, sent: -1, answered: -1, progress_ms: now_ms, since_ms: now_ms, failure: None }
     }
 }
 
@@ -99,6 +85,8 @@ pub struct WriterMachine {
     refusals: u32,
     retry_at_ms: u64,
     busy_at_ms: Option<u64>,
+    /// A change that is put off (W8).
+    delay: Delay,
     phase: Phase,
     effects: Vec<WriterEffect>,
 }
@@ -133,6 +121,7 @@ impl WriterMachine {
             refusals: 0,
             retry_at_ms: 0,
             busy_at_ms: None,
+            delay: Delay::default(),
             phase: Phase::Open,
             effects: Vec::new(),
         }
@@ -219,7 +208,7 @@ impl WriterMachine {
             self.send(now_ms, slot, from, |_, _| true);
         }
         if self.changing.is_none() && self.healthy != self.layout.all() && now_ms >= self.retry_at_ms {
-            self.begin_change();
+            self.begin_change(now_ms);
         }
         Ok(())
     }
@@ -288,6 +277,7 @@ impl WriterMachine {
         if let Some(pending) = self.pending(entry) {
             pending.acks.insert(slot);
         }
+        self.delay.answered(slot);
     }
 
     fn refuses(&mut self, now_ms: u64, slot: usize, entry: EntryId, error: BookieError) {
@@ -296,9 +286,12 @@ impl WriterMachine {
             BookieError::TooLarge { .. } => self.finish(LedgerError::Bookie(error)),
             BookieError::Busy(_) => {
                 let retry_at_ms = now_ms + self.times.busy_retry_ms;
-                if let Some(pending) = self.pending(entry) {
-                    pending.refused.insert(slot);
-                    self.busy_at_ms.get_or_insert(retry_at_ms);
+                match self.pending(entry) {
+                    Some(pending) => {
+                        pending.refused.insert(slot);
+                        self.busy_at_ms.get_or_insert(retry_at_ms);
+                    }
+                    None => self.fail(now_ms, slot, error),
                 }
             }
             error => self.fail(now_ms, slot, error),
@@ -316,7 +309,7 @@ impl WriterMachine {
             pending.acks.remove_all(SlotSet::one(slot));
         }
         if self.changing.is_none() && now_ms >= self.retry_at_ms {
-            self.begin_change();
+            self.begin_change(now_ms);
         }
     }
 
@@ -336,20 +329,23 @@ impl WriterMachine {
             }
         }
         if !slots.is_empty() && self.changing.is_none() {
-            self.begin_change();
+            self.replace_failed();
         }
         !slots.is_empty()
     }
 
-    fn begin_change(&mut self) {
+    fn begin_change(&mut self, now_ms: u64) {
         let useful = match self.phase {
             Phase::Open => true,
             Phase::Closing => !self.window.is_empty(),
             Phase::Drained | Phase::Ended(_) => false,
         };
-        if !useful {
-            return;
+        if useful && !self.delays(now_ms) {
+            self.replace_failed();
         }
+    }
+
+    fn replace_failed(&mut self) {
         let failed = self.layout.all().without(self.healthy);
         self.changing = Some(failed);
         let first = EntryId(self.confirmed + 1);
@@ -359,6 +355,27 @@ impl WriterMachine {
             ensemble: self.ensemble(),
             failed,
         }));
+    }
+
+    /// Whether the failed members get time to come back (W8); from the second turn on they are tried as they are.
+    fn delays(&mut self, now_ms: u64) -> bool {
+        let delay_ms = self.times.change_delay_ms;
+        let failed = self.layout.all().without(self.healthy);
+        let lasting = |slot: usize| matches!(&self.slots[slot].failure, Some(e) if e.class() == ErrorClass::Redirect);
+        let can_wait = delay_ms > 0
+            && self.mode == Mode::Append
+            && self.layout.can_ack_everywhere(self.healthy)
+            && failed.and(self.barred).is_empty()
+            && !failed.iter().any(lasting);
+        let turn = self.delay.turn(failed, now_ms, self.times.retry_ms);
+        if !can_wait || turn.waited_ms >= delay_ms {
+            self.delay = Delay::default();
+            return false;
+        }
+        if turn.try_again {
+            self.reinstate(now_ms);
+        }
+        true
     }
 
     /// The change is in metadata: members whose id differs are new and count from now on (W2).
@@ -454,7 +471,7 @@ impl WriterMachine {
         self.advance();
         let failed = self.layout.all().without(self.healthy);
         if !failed.is_empty() && now_ms >= self.retry_at_ms && self.changing.is_none() {
-            self.begin_change();
+            self.begin_change(now_ms);
         }
     }
 
@@ -534,7 +551,7 @@ impl WriterMachine {
         }
         let retry = self.healthy != self.layout.all() && !self.window.is_empty() && self.changing.is_none();
         if retry && now_ms >= self.retry_at_ms {
-            self.begin_change();
+            self.begin_change(now_ms);
         }
         let idle = self.front_unconfirmed().is_none() && now_ms >= self.last_send_ms + self.times.lac_idle_ms;
         if idle && self.told < self.confirmed && self.mode == Mode::Append {

@@ -22,6 +22,9 @@ pub struct WriterTimes {
     pub lac_idle_ms: u64,
     /// Confirmed entries kept for the new member while a change runs (W7).
     pub window_keep_bytes: u64,
+    /// A failed member is tried again as it is for so long before it is replaced, as long as every entry can be confirmed
+    /// without it (W8); 0 = it is replaced at once.
+    pub change_delay_ms: u64,
 }
 
 /// What the entries are written for.

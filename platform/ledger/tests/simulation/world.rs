@@ -28,6 +28,7 @@ const TIMES: WriterTimes = WriterTimes {
     busy_retry_ms: 20,
     lac_idle_ms: 100,
     window_keep_bytes: 1 << 20,
+    change_delay_ms: 0,
 };
 
 /// Who asked.
@@ -107,8 +108,11 @@ impl World {
         };
         let record = LedgerRecord::new(layout, options, ensemble.clone(), 0);
         let known = (record, Version(1));
+        // Some layouts give failed members time to come back.
+        let change_delay_ms = if layout.ensemble_size() == 3 { 0 } else { 700 };
+        let times = WriterTimes { change_delay_ms, ..TIMES };
         let machine =
-            WriterMachine::new(LEDGER, bug.writer_layout(layout), Mode::Append, TIMES, &ensemble, EntryId::NONE);
+            WriterMachine::new(LEDGER, bug.writer_layout(layout), Mode::Append, times, &ensemble, EntryId::NONE);
         Self {
             layout,
             bug,
