@@ -193,7 +193,12 @@ impl WebListener {
     pub async fn run(self, state: AdminState) {
         let state = AdminState { body_bytes: self.limits.body_bytes, ..state };
         let refusals = state.refusals.clone();
-        let port = Port { router: router(state), limits: self.limits, refusals };
+        self.run_router(router(state), refusals).await;
+    }
+
+    /// Serves other pages than those of the admin API, within the same bounds.
+    pub async fn run_router(self, router: Router, refusals: WebRefusals) {
+        let port = Port { router, limits: self.limits, refusals };
         let places = Arc::new(Places::default());
         let mut connections = JoinSet::new();
         loop {

@@ -57,6 +57,18 @@ pub fn control_service(node: Arc<dyn BookieControl>) -> BookieControlServer<Cont
     BookieControlServer::new(ControlService { node })
 }
 
+/// Serves the control port until the future is dropped.
+///
+/// # Errors
+/// The port can't be served any more.
+pub async fn serve_control(
+    listener: tokio::net::TcpListener,
+    node: Arc<dyn BookieControl>,
+) -> Result<(), tonic::transport::Error> {
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    tonic::transport::Server::builder().add_service(control_service(node)).serve_with_incoming(incoming).await
+}
+
 /// See [`control_service`].
 pub struct ControlService {
     node: Arc<dyn BookieControl>,

@@ -99,6 +99,11 @@ impl LocalBookie {
         *self.core.disk.read()
     }
 
+    /// Why ordinary adds are refused until something changes: a disk that is nearly full or fails. `None` = they are taken.
+    pub fn refuses_adds(&self) -> Option<String> {
+        self.core.refuses_adds()
+    }
+
     /// Measures disk use now instead of at the next interval.
     pub fn check_disk(&self) {
         self.core.check_disk();
@@ -180,6 +185,7 @@ fn new_core(
         pool: ReadPool::new(config.read_threads),
         flush: FlushSignal::default(),
         disk: RwLock::new(DiskState::Writable),
+        flush_failure: Mutex::new(None),
         last_compaction: Mutex::new(LastRuns::new()),
         damaged_logs: Mutex::default(),
         closed: AtomicBool::new(false),

@@ -30,7 +30,7 @@ impl BookieControl for LocalBookie {
         BookieInfo {
             id: self.id().clone(),
             cookie: self.cookie(),
-            writable: disk == DiskState::Writable,
+            writable: self.refuses_adds().is_none(),
             recovery_writable: disk != DiskState::Full,
         }
     }

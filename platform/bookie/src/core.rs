@@ -29,6 +29,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::oneshot;
 
+/// Why a node with little room refuses adds.
+const DISK_LIMIT: &str = "disk use is above its limit";
+/// Why a node without room refuses all adds.
+const DISK_FULL: &str = "a disk is full";
+
 pub(crate) struct Core {
     pub id: BookieId,
     pub config: BookieConfig,
@@ -46,6 +51,8 @@ pub(crate) struct Core {
     pub pool: ReadPool,
     pub flush: FlushSignal,
     pub disk: RwLock<DiskState>,
+    /// Why the last checkpoint failed; none since then has succeeded.
+    pub flush_failure: Mutex<Option<String>>,
     pub last_compaction: Mutex<LastRuns>,
     /// Logs with damage, left alone by compaction.
     pub damaged_logs: Mutex<BTreeSet<u32>>,
@@ -114,6 +121,22 @@ impl Core {
         }
     }
 
+    /// Why ordinary adds are refused, for as long as it lasts; a full queue is no such reason.
+    pub fn refuses_adds(&self) -> Option<String> {
+        let journals = self.journals.get().map_or(&[][..], Vec::as_slice);
+        if let Some(reason) = journals.iter().find_map(Journal::failure) {
+            return Some(format!("a journal has failed: {reason}"));
+        }
+        if let Some(reason) = self.flush_failure.lock().clone() {
+            return Some(format!("checkpoints fail: {reason}"));
+        }
+        match *self.disk.read() {
+            DiskState::Writable => None,
+            DiskState::ReadOnly => Some(DISK_LIMIT.to_owned()),
+            DiskState::Full => Some(DISK_FULL.to_owned()),
+        }
+    }
+
     /// A reason to refuse everything.
     fn shut(&self, journal: &Journal) -> Option<BookieError> {
         if self.closed.load(Ordering::Relaxed) {
@@ -121,6 +144,9 @@ impl Core {
         }
         if let Err(error) = journal.has_room() {
             return Some(error);
+        }
+        if let Some(reason) = &*self.flush_failure.lock() {
+            return Some(BookieError::ReadOnly(format!("checkpoints fail: {reason}")));
         }
         if self.cache.is_overfull() {
             self.flush.request();
@@ -135,7 +161,7 @@ impl Core {
             return Err(BookieError::TooLarge { bytes, max_bytes: self.config.max_entry_bytes });
         }
         if disk == DiskState::Full || (disk == DiskState::ReadOnly && !add.recovery) {
-            return Err(BookieError::ReadOnly("disk use is above its limit".to_owned()));
+            return Err(BookieError::ReadOnly(DISK_LIMIT.to_owned()));
         }
         let state = ledgers.get(add.ledger_id, true).map_err(|error| error.to_bookie_error())?;
         let Some(state) = state else { return Err(BookieError::NoSuchLedger) };

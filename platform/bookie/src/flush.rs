@@ -111,10 +111,12 @@ impl Core {
             writer.abandon();
             self.ledgers.put_back(&dirty);
             self.metrics.flush_failures.inc();
+            *self.flush_failure.lock() = Some(error.to_string());
             tracing::error!(bookie = %self.id, %error, "checkpoint failed; it is tried again");
             return Err(error);
         }
         self.cache.end_flush();
+        *self.flush_failure.lock() = None;
         self.ledgers.forget_idle(|ledger_id| self.cache.holds(ledger_id));
         self.metrics.flushes.inc();
         timer.observe_duration();
@@ -199,6 +201,9 @@ impl Core {
             if journal.failure().is_some() {
                 status = -1;
             }
+        }
+        if self.flush_failure.lock().is_some() {
+            status = -1;
         }
         self.metrics.server_status.set(status);
         if now != DiskState::Writable && before == DiskState::Writable && !self.closed.load(Ordering::Relaxed) {

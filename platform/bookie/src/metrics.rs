@@ -86,7 +86,7 @@ impl Metrics {
             journal_damages: n.counter("bookie_journal_damaged_ranges_count", "Damaged ranges met at replay")?,
             journal_torn_tails: n.counter("bookie_journal_torn_tails_count", "Torn tails cut at replay")?,
             journal_holds: n.counter("bookie_journal_held_groups_count", "Groups held for room in the write cache")?,
-            server_status: n.gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 journal failed")?,
+            server_status: n.gauge("bookie_SERVER_STATUS", "1 writable, 0 read-only, -1 a disk has failed")?,
             ledger_dir_usage: n.register(IntGaugeVec::new(usage, &["dir"])?)?,
             add_entries: n.counter("bookkeeper_server_ADD_ENTRY_count", "Entries given to add")?,
             write_bytes: n.counter("bookie_WRITE_BYTES", "Payload bytes given to add")?,

@@ -1,7 +1,7 @@
-//! `meridian bookie`: work on a storage node's folders while it does not run.
+//! `meridian bookie rebuild-index`: work on a storage node's folders while it does not run.
 
 use crate::cli::Failure;
-use crate::config::storage;
+use crate::config::storage::{self, Seat};
 use crate::floors;
 use meridian_settings::{Key, Settings};
 use std::path::Path;
@@ -12,13 +12,17 @@ use std::path::Path;
 /// A folder that is in use or can't be read.
 pub fn rebuild_index(settings: &Settings, data_dir: &Path) -> Result<(), Failure> {
     let _claim = floors::claim(data_dir)?;
-    for index in 0..settings.count(Key::Bookies).max(1) {
-        let config = storage::bookie(settings, data_dir, index);
-        let id = config.id.clone();
+    // The id and the cluster are those in the cookies; nothing is asked of the cluster.
+    let seats = match Seat::is_alone(data_dir) {
+        true => vec![Seat::alone(settings, data_dir, "", None)?],
+        false => Seat::embedded(settings, data_dir, settings.text(Key::ClusterName)),
+    };
+    for seat in &seats {
+        let config = storage::bookie(settings, seat);
         let report = meridian_bookie::rebuild_index(&config)?;
         println!(
-            "{id}: {} entries of {} ledgers found in {} logs; {} damaged records, {} bytes lost",
-            report.entries, report.ledgers, report.logs, report.damaged_records, report.lost_bytes
+            "{}: {} entries of {} ledgers found in {} logs; {} damaged records, {} bytes lost",
+            config.id, report.entries, report.ledgers, report.logs, report.damaged_records, report.lost_bytes
         );
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! The command line.
 
-use crate::{admin, bookie, certs, config, regions, standalone, tokens};
+use crate::role::Role;
+use crate::{admin, bookie, certs, cluster, config, process, regions, tokens};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -27,10 +28,22 @@ enum Command {
         #[arg(long)]
         markdown: bool,
     },
-    /// Work on a storage node's folders.
+    /// Run a broker of a cluster.
+    Broker(ProcessArgs),
+    /// Run a storage node of a cluster, or work on its folders.
+    #[command(args_conflicts_with_subcommands = true)]
     Bookie {
+        #[command(flatten)]
+        run: ProcessArgs,
         #[command(subcommand)]
-        command: BookieCommand,
+        command: Option<BookieCommand>,
+    },
+    /// Run a broker and a storage node of a cluster in one process: the broker calls its own storage node directly.
+    Node(ProcessArgs),
+    /// Set up a cluster of many processes.
+    Cluster {
+        #[command(subcommand)]
+        command: cluster::ClusterCommand,
     },
     /// Make and check tokens.
     Tokens {
@@ -51,30 +64,50 @@ enum Command {
 #[derive(Subcommand)]
 enum BookieCommand {
     /// Build the index anew from the entry logs. The node must not run.
-    RebuildIndex(StandaloneArgs),
+    RebuildIndex(ProcessArgs),
 }
 
 /// Where settings come from.
 #[derive(Args, Clone)]
-pub struct StandaloneArgs {
-    /// Folder of all data; made if absent.
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: PathBuf,
+pub struct SettingsArgs {
     /// Properties file (key=value), e.g. a broker.conf.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// One setting; wins over the file. May be given many times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Bookies in this process.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub bookies: Option<u16>,
+}
+
+/// What every server process takes.
+#[derive(Args, Clone)]
+pub struct ProcessArgs {
+    /// Folder of all data; made if absent. A broker of a cluster needs none.
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub settings: SettingsArgs,
     /// Write the addresses here as JSON once everything answers (for scripts that use port 0).
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
     /// End as by SIGTERM once standard input closes (for a parent that must not leave it behind).
     #[arg(long, hide = true)]
     pub end_with_stdin: bool,
+}
+
+/// What `meridian standalone` takes.
+#[derive(Args, Clone)]
+pub struct StandaloneArgs {
+    #[command(flatten)]
+    pub process: ProcessArgs,
+    /// Bookies in this process.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub bookies: Option<u16>,
+}
+
+fn rebuild_index(args: &ProcessArgs) -> Result<(), Failure> {
+    let data_dir = args.data_dir.as_deref().ok_or("--data-dir: expected the folder of all data")?;
+    let (settings, _) = config::load(Role::Standalone, &args.settings)?;
+    bookie::rebuild_index(&settings, data_dir)
 }
 
 impl Cli {
@@ -84,7 +117,12 @@ impl Cli {
     /// Whatever ended it.
     pub fn run(self) -> Result<(), Failure> {
         match self.command {
-            Command::Standalone(args) => standalone::run(args),
+            Command::Standalone(args) => process::run(Role::Standalone, &args.process, args.bookies),
+            Command::Broker(args) => process::run(Role::Broker, &args, None),
+            Command::Node(args) => process::run(Role::Node, &args, None),
+            Command::Bookie { command: None, run } => process::run(Role::Bookie, &run, None),
+            Command::Bookie { command: Some(BookieCommand::RebuildIndex(args)), .. } => rebuild_index(&args),
+            Command::Cluster { command } => cluster::run(command),
             Command::Regions(args) => regions::run(args),
             Command::Settings { markdown: true } => {
                 print!("{}", meridian_settings::print::as_markdown());
@@ -93,10 +131,6 @@ impl Cli {
             Command::Settings { markdown: false } => {
                 print!("{}", meridian_settings::print::as_text());
                 Ok(())
-            }
-            Command::Bookie { command: BookieCommand::RebuildIndex(args) } => {
-                let (settings, _) = config::load(&args)?;
-                bookie::rebuild_index(&settings, &args.data_dir)
             }
             Command::Tokens { command } => tokens::run(command),
             Command::Certs { command } => certs::run(command),

@@ -1,140 +1,113 @@
 //! The floors below the broker: metadata, bookies, ledgers, managed ledgers.
 //!
-//! Invariants: a bookie's cookie is registered in metadata when it is first seen, and from then on a bookie with wiped
-//! folders is refused (S8); garbage collection works on a complete listing only (S6).
+//! Invariants: F1 one process owns a data folder, and claims it before it touches anything in it; F2 a process of a
+//! cluster works on a store that was initialised for this cluster, or not at all.
+//! Failure: an error says which folder, store or setting to change.
 
+use crate::bookies::{OwnBookies, Served};
 use crate::cli::Failure;
-use crate::config::storage;
-use crate::standalone::metadata_dir;
-use meridian_bookie::{DiskState, LocalBookie};
-use meridian_bookie_api::Bookie;
-use meridian_ledger::{BookieDirectory, LedgerClient, keys};
+use crate::cluster::identity::ClusterIdentity;
+use crate::config::storage::{self, Seat};
+use crate::ports::Ports;
+use crate::role::Role;
+use crate::store::{self, StoreMetrics, StoreUrl};
+use meridian_ledger::{BookieDirectory, LedgerClient, WatchedBookies};
 use meridian_managed_ledger::{CacheSettings, ManagedLedgers};
-use meridian_metadata::{Condition, RocksStore, SharedStore};
+use meridian_metadata::SharedStore;
 use meridian_settings::{Key, Settings};
-use meridian_topology::Location;
-use meridian_types::{BookieId, LedgerId, RegionId};
+use meridian_types::RegionId;
 use prometheus::Registry as Metrics;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where cookies of bookies stand in metadata.
-const COOKIES: &str = "bookies/cookies/";
 /// File whose lock says that a process works on the data folder.
 const CLAIM_FILE: &str = "in-use.lock";
-/// Ledgers asked for in one page of a listing.
-const LISTING_PAGE: usize = 1000;
-
-/// The bookies of this process.
-pub struct Bookies {
-    all: Vec<Arc<LocalBookie>>,
-    /// Of the first ones, in their order.
-    locations: Vec<Location>,
-}
-
-impl Bookies {
-    /// Whether a bookie is short of disk, so that garbage should go now.
-    pub fn short_of_disk(&self) -> bool {
-        self.all.iter().any(|bookie| bookie.disk_state() != DiskState::Writable)
-    }
-
-    /// Deletes entries of ledgers that are gone. An error leaves them for the next time.
-    pub async fn collect_garbage(&self, store: &SharedStore) {
-        for bookie in &self.all {
-            if let Err(error) = collect(bookie, store).await {
-                tracing::warn!(bookie = %bookie.id(), %error, "garbage was not collected; it will be tried again");
-            }
-        }
-    }
-}
-
-/// One bookie's garbage, judged by a complete listing of the ledgers that exist (S6).
-async fn collect(bookie: &Arc<LocalBookie>, store: &SharedStore) -> Result<(), Failure> {
-    let held = bookie.clone();
-    let mut listing = tokio::task::spawn_blocking(move || held.begin_listing()).await??;
-    let mut after: Option<String> = None;
-    loop {
-        let page = store.range(keys::RECORD_PREFIX, after.as_deref(), LISTING_PAGE).await?;
-        listing.page(page.entries.iter().filter_map(|entry| keys::ledger_of(&entry.key)));
-        match page.next {
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    let live = if listing.names_nothing() {
-        // Nothing lives any more, or the store was wiped: an id that it gives out now tells which.
-        let next = store.allocate(keys::ID_SEQUENCE, 1).await?;
-        listing.complete_below(LedgerId(i64::try_from(next)?))
-    } else {
-        listing.complete()?
-    };
-    let bookie = bookie.clone();
-    tokio::task::spawn_blocking(move || bookie.gc(&live)).await??;
-    Ok(())
-}
-
-impl BookieDirectory for Bookies {
-    fn writable(&self) -> Vec<BookieId> {
-        let writable = self.all.iter().filter(|bookie| bookie.disk_state() == DiskState::Writable);
-        writable.map(|bookie| bookie.id().clone()).collect()
-    }
-
-    fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>> {
-        self.all.iter().find(|bookie| bookie.id() == id).map(|bookie| bookie.clone() as Arc<dyn Bookie>)
-    }
-
-    fn location(&self, id: &BookieId) -> Location {
-        let at = self.all.iter().position(|bookie| bookie.id() == id);
-        at.and_then(|at| self.locations.get(at).cloned()).unwrap_or_default()
-    }
-}
 
 /// Everything below the broker.
 pub struct Floors {
     /// Metadata.
     pub store: SharedStore,
-    /// Storage nodes.
-    pub bookies: Arc<Bookies>,
-    /// Logs.
-    pub logs: Arc<ManagedLedgers>,
+    /// Storage nodes of this process.
+    pub bookies: Arc<OwnBookies>,
+    /// What others see of them.
+    pub served: Option<Served>,
     /// Metrics of all floors.
     pub metrics: Metrics,
+    /// Storage nodes of the cluster.
+    directory: Arc<dyn BookieDirectory>,
 }
 
 impl Floors {
-    /// Opens everything under the data folder.
+    /// Opens everything that the role needs.
     ///
     /// # Errors
-    /// The first folder that is in use, damaged or can't be made.
-    pub async fn build(settings: &Settings, data_dir: &Path) -> Result<Self, Failure> {
-        let store: SharedStore = Arc::new(RocksStore::open(&metadata_dir(data_dir))?);
+    /// The first folder that is in use, damaged or can't be made; a store that is away or another cluster's.
+    pub async fn build(
+        role: Role,
+        settings: &Settings,
+        data_dir: Option<&Path>,
+        ports: &mut Ports,
+    ) -> Result<Self, Failure> {
         let metrics = Metrics::new();
-        let mut all = Vec::new();
-        for index in 0..settings.count(Key::Bookies).max(1) {
-            all.push(open_bookie(settings, data_dir, index, &store, &metrics).await?);
-        }
-        let bookies = Arc::new(Bookies { all, locations: storage::bookie_locations(settings)? });
-        let ledgers = Arc::new(LedgerClient::new(store.clone(), bookies.clone(), storage::ledgers(settings)?));
+        let url = match role {
+            Role::Standalone => StoreUrl::Embedded,
+            _ => StoreUrl::parse(settings.text(Key::MetadataStoreUrl))?,
+        };
+        let observed = store::open(&url, settings, data_dir.filter(|_| !role.in_cluster())).await?;
+        metrics.register(Box::new(StoreMetrics::new(&observed)?))?;
+        let store: SharedStore = observed;
+        let instance = match role {
+            Role::Standalone => settings.text(Key::ClusterName).to_owned(),
+            _ => {
+                let (cluster, url) = (settings.text(Key::ClusterName), settings.text(Key::MetadataStoreUrl));
+                ClusterIdentity::demand(&store, cluster, url).await?.instance
+            }
+        };
+        let seats = match (role, data_dir) {
+            (Role::Standalone, Some(data_dir)) => Seat::embedded(settings, data_dir, &instance),
+            (Role::Bookie | Role::Node, Some(data_dir)) => {
+                vec![Seat::alone(settings, data_dir, &instance, ports.at.bookie)?]
+            }
+            _ => Vec::new(),
+        };
+        let bookies = OwnBookies::open(settings, seats, &store, &metrics).await?;
+        let served = match ports.bookie.take() {
+            Some(ports) => Some(bookies.serve(settings, ports, &store, &metrics).await?),
+            None => None,
+        };
+        let directory: Arc<dyn BookieDirectory> = match role {
+            Role::Standalone => bookies.clone(),
+            _ => WatchedBookies::open(store.clone(), bookies.handed(), storage::connections(settings)).await?,
+        };
+        Ok(Self { store, bookies, served, metrics, directory })
+    }
+
+    /// The logs of a broker on these floors.
+    ///
+    /// # Errors
+    /// A place that can't be read.
+    pub fn logs(&self, settings: &Settings) -> Result<Arc<ManagedLedgers>, Failure> {
+        let config = storage::ledgers(settings)?;
+        let ledgers = Arc::new(LedgerClient::new(self.store.clone(), self.directory.clone(), config));
         let caches = CacheSettings {
             tail_bytes: storage::tail_cache_bytes(settings),
             catch_up_bytes: storage::catch_up_cache_bytes(settings),
             ..CacheSettings::default()
         };
         let region = RegionId::of(settings.text(Key::ClusterName));
-        let logs = ManagedLedgers::new(ledgers, store.clone(), caches, region);
-        Ok(Self { store, bookies, logs, metrics })
+        Ok(ManagedLedgers::new(ledgers, self.store.clone(), caches, region))
     }
 
-    /// Flushes and closes the bookies.
+    /// Takes the registration back, then flushes and closes the bookies.
     ///
     /// # Errors
     /// The first bookie that could not write its checkpoint.
     pub async fn close(&self) -> Result<(), Failure> {
-        for bookie in self.bookies.all.clone() {
-            tokio::task::spawn_blocking(move || bookie.close()).await??;
+        if let Some(served) = &self.served {
+            served.end().await;
         }
-        Ok(())
+        self.bookies.close().await
     }
 }
 
@@ -153,28 +126,6 @@ pub fn claim(data_dir: &Path) -> Result<File, Failure> {
         Err(TryLockError::WouldBlock) => Err(named(&"the folder is in use by another process").into()),
         Err(TryLockError::Error(error)) => Err(named(&error).into()),
     }
-}
-
-async fn open_bookie(
-    settings: &Settings,
-    data_dir: &Path,
-    index: u64,
-    store: &SharedStore,
-    metrics: &Metrics,
-) -> Result<Arc<LocalBookie>, Failure> {
-    let mut config = storage::bookie(settings, data_dir, index);
-    let key = format!("{COOKIES}{}", config.id);
-    let registered = store.get(&key).await?;
-    config.registered_cookie = match &registered {
-        Some(entry) => Some(String::from_utf8(entry.value.to_vec())?),
-        None => None,
-    };
-    config.registry = metrics.clone();
-    let bookie = tokio::task::spawn_blocking(move || LocalBookie::open(config)).await??;
-    if registered.is_none() {
-        store.put(&key, bookie.cookie(), Condition::Absent).await?;
-    }
-    Ok(bookie)
 }
 
 #[cfg(test)]

@@ -7,17 +7,23 @@
 
 mod admin;
 mod bookie;
+mod bookies;
+mod broker;
 mod certs;
 mod cli;
+mod cluster;
 mod config;
 mod failover;
 mod floors;
 mod logging;
 mod ports;
+mod process;
 mod ready;
 mod region_link;
 mod regions;
-mod standalone;
+mod role;
+mod stats_page;
+mod store;
 mod tokens;
 
 use clap::Parser;

@@ -1,6 +1,6 @@
 //! The ports of a process: bound before anything is announced, with their certificates and names.
 //!
-//! Invariants: W1 of `standalone`; a port with TLS has a certificate or ends the start; a named port is an advertised
+//! Invariants: W1 of `process`; a port with TLS has a certificate or ends the start; a named port is an advertised
 //! listener's.
 //! Failure: names the setting, its value and what to change.
 
@@ -8,6 +8,7 @@ use crate::cli::Failure;
 use crate::config::broker as broker_config;
 use crate::ready::Addresses;
 use crate::region_link;
+use crate::role::Role;
 use meridian_admin::WebListener;
 use meridian_broker::Listener;
 use meridian_identity::tls::ServerTls;
@@ -15,6 +16,7 @@ use meridian_settings::{Key, Settings};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 /// Ports that are bound; nothing is accepted yet.
+#[derive(Default)]
 pub struct Ports {
     /// Of the binary protocol.
     pub binary: Vec<Listener>,
@@ -22,6 +24,10 @@ pub struct Ports {
     pub web: Vec<WebListener>,
     /// Of the control link.
     pub region_link: Option<TcpListener>,
+    /// Data and control port of the bookie of a cluster.
+    pub bookie: Option<(tokio::net::TcpListener, tokio::net::TcpListener)>,
+    /// The metrics page of a process without a broker.
+    pub stats: Option<WebListener>,
     /// Where they are.
     pub at: Addresses,
 }
@@ -48,16 +54,49 @@ fn tls_of(settings: &Settings, shown: &str, alpn: &[&[u8]]) -> Result<ServerTls,
 const HTTP: &[&[u8]] = &[b"http/1.1"];
 
 impl Ports {
-    /// Binds what the settings name.
+    /// Binds what the role needs and the settings name. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// The first port that can't be bound, or file that can't be used.
-    pub fn bind(settings: &Settings) -> Result<Self, Failure> {
+    pub fn bind(role: Role, settings: &Settings) -> Result<Self, Failure> {
         let host: IpAddr = settings
             .text(Key::BindAddress)
             .parse()
             .map_err(|_| format!("bindAddress={}: expected an IP address", settings.text(Key::BindAddress)))?;
-        let mut ports = Self { binary: Vec::new(), web: Vec::new(), region_link: None, at: Addresses::default() };
+        let mut ports = Ports::default();
+        if role.has_broker() {
+            ports.bind_broker(settings, host)?;
+        }
+        if role.in_cluster() && role.bookies(settings) > 0 {
+            ports.bind_bookie(settings, host)?;
+        }
+        if !role.has_broker()
+            && let Some(port) = settings.port(Key::PrometheusStatsHttpPort)
+        {
+            let listener = WebListener::bind(SocketAddr::new(host, port), None, broker_config::web_limits(settings))
+                .map_err(named("prometheusStatsHttpPort", port))?;
+            ports.at.stats = Some(listener.local_address()?);
+            ports.stats = Some(listener);
+        }
+        Ok(ports)
+    }
+
+    fn bind_bookie(&mut self, settings: &Settings, host: IpAddr) -> Result<(), Failure> {
+        let listen = |key: Key, name: &'static str| -> Result<tokio::net::TcpListener, Failure> {
+            let port = settings.port(key).ok_or_else(|| format!("{name} is empty: expected a port"))?;
+            let listener = TcpListener::bind(SocketAddr::new(host, port)).map_err(named(name, port))?;
+            listener.set_nonblocking(true)?;
+            Ok(tokio::net::TcpListener::from_std(listener)?)
+        };
+        let data = listen(Key::BookiePort, "bookiePort")?;
+        let control = listen(Key::BookieControlPort, "bookieControlPort")?;
+        (self.at.bookie, self.at.bookie_control) = (Some(data.local_addr()?), Some(control.local_addr()?));
+        self.bookie = Some((data, control));
+        Ok(())
+    }
+
+    fn bind_broker(&mut self, settings: &Settings, host: IpAddr) -> Result<(), Failure> {
+        let ports = self;
         if let Some(port) = settings.port(Key::BrokerServicePort) {
             let address = SocketAddr::new(host, port);
             ports.at.binary = Some(ports.binary(address, None, None).map_err(named("brokerServicePort", port))?);
@@ -84,7 +123,7 @@ impl Ports {
         if ports.binary.is_empty() {
             return Err("brokerServicePort and brokerServicePortTls are both empty: expected at least one port".into());
         }
-        Ok(ports)
+        Ok(())
     }
 
     fn binary(
@@ -149,7 +188,8 @@ mod tests {
         for pair in pairs {
             settings.set_pair("test", pair).expect("it is a setting");
         }
-        let bound = runtime.block_on(async { Ports::bind(&settings).map(|ports| ports.at.named.len()) });
+        let bound =
+            runtime.block_on(async { Ports::bind(Role::Standalone, &settings).map(|ports| ports.at.named.len()) });
         bound.err().map(|error| error.to_string()).unwrap_or_default()
     }
 

@@ -92,7 +92,7 @@ async fn serve(args: &RegionsArgs, children: &mut Vec<Child>) -> Result<(), Fail
 /// Brings both up and makes them know each other (R1).
 async fn start(args: &RegionsArgs, children: &mut Vec<Child>) -> Result<(), Failure> {
     let shown = args.data_dir.display();
-    if crate::standalone::metadata_dir(&args.data_dir).exists() {
+    if crate::store::metadata_dir(&args.data_dir).exists() {
         return Err(format!("--data-dir {shown}: holds the data of one region; `meridian standalone` serves it").into());
     }
     std::fs::create_dir_all(&args.data_dir).map_err(|error| format!("--data-dir {shown}: {error}"))?;

@@ -15,12 +15,14 @@ mod changes;
 pub mod conformance;
 pub mod limits;
 mod memory;
+mod observed;
 mod plan;
 mod rocks;
 mod sessions;
 pub mod store;
 
 pub use memory::MemoryStore;
+pub use observed::{ObservedStore, Patience, StoreFigures};
 pub use rocks::{RocksStore, StoreStats};
 pub use store::{
     BoxFuture, Condition, Entry, MetadataError, MetadataStore, Operation, Page, Session, SessionId, SharedStore,

@@ -147,7 +147,13 @@ macro_rules! settings {
 
 settings! {
     ClusterName: "clusterName", Kind::Text, "standalone", true, "Name of this region (Pulsar: cluster).";
-    AdvertisedAddress: "advertisedAddress", Kind::Text, "", true, "Host name or address given to clients in look-ups; empty = `localhost`.";
+    AdvertisedAddress: "advertisedAddress", Kind::Text, "", true, "Host name or address given to clients in look-ups, and to brokers for bookies; empty = `localhost` for `standalone`, the machine's host name for the roles of a cluster.";
+    MetadataStoreUrl: "metadataStoreUrl", Kind::Text, "", true, "Where the cluster keeps its metadata: `tikv://host:port[,host:port…]/prefix`, `rocksdb:///folder` (one process alone); empty = in the data folder (`standalone`).";
+    MetadataStoreOperationTimeoutSeconds: "metadataStoreOperationTimeoutSeconds", Kind::Seconds, "30", true, "A call to the metadata store waits so long while the store is away, then it fails and may be repeated.";
+    MetadataStoreSessionTimeoutMillis: "metadataStoreSessionTimeoutMillis", Kind::Millis, "30000", true, "A bookie that does not renew its registration for so long is not chosen any more.";
+    MetadataStoreTrustCertsFilePath: "metadataStoreTrustCertsFilePath", Kind::Path, "", false, "Authorities that the metadata store's certificates are checked against, PEM; empty = nothing is encrypted.";
+    MetadataStoreCertificateFilePath: "metadataStoreCertificateFilePath", Kind::Path, "", false, "Certificate shown to the metadata store, PEM.";
+    MetadataStoreKeyFilePath: "metadataStoreKeyFilePath", Kind::Path, "", false, "Its private key, PEM.";
     BindAddress: "bindAddress", Kind::Text, "0.0.0.0", true, "Address that the listeners bind to.";
     BindAddresses: "bindAddresses", Kind::List, "", true, "More addresses to listen at, `name:scheme://ip:port,…`, scheme `pulsar`, `pulsar+ssl`, `http` or `https`; the name is an advertised listener, and clients that come in there are told its addresses.";
     BrokerServicePort: "brokerServicePort", Kind::Port, "6650", true, "Port of the binary protocol; empty = none.";
@@ -280,9 +286,9 @@ settings! {
     DefaultNumberOfNamespaceBundles: "defaultNumberOfNamespaceBundles", Kind::Count, "4", true, "Bundles of a new namespace.";
     DefaultRetentionTimeInMinutes: "defaultRetentionTimeInMinutes", Kind::Number, "0", true, "Keep acknowledged messages that long; −1 = for ever.", reloadable;
     DefaultRetentionSizeInMB: "defaultRetentionSizeInMB", Kind::Number, "0", true, "Keep acknowledged messages up to that size; −1 = without limit.", reloadable;
-    ManagedLedgerDefaultEnsembleSize: "managedLedgerDefaultEnsembleSize", Kind::Count, "1", true, "E: bookies of a new ledger.";
-    ManagedLedgerDefaultWriteQuorum: "managedLedgerDefaultWriteQuorum", Kind::Count, "1", true, "Qw: copies of an entry.";
-    ManagedLedgerDefaultAckQuorum: "managedLedgerDefaultAckQuorum", Kind::Count, "1", true, "Qa: copies that must be durable before an entry counts.";
+    ManagedLedgerDefaultEnsembleSize: "managedLedgerDefaultEnsembleSize", Kind::Count, "1", true, "E: bookies of a new ledger; 3 for the roles of a cluster.";
+    ManagedLedgerDefaultWriteQuorum: "managedLedgerDefaultWriteQuorum", Kind::Count, "1", true, "Qw: copies of an entry; 3 for the roles of a cluster.";
+    ManagedLedgerDefaultAckQuorum: "managedLedgerDefaultAckQuorum", Kind::Count, "1", true, "Qa: copies that must be durable before an entry counts; 2 for the roles of a cluster.";
     ManagedLedgerMaxEntriesPerLedger: "managedLedgerMaxEntriesPerLedger", Kind::Count, "50000", true, "Begin a new ledger after so many entries.";
     ManagedLedgerMaxSizePerLedgerMbytes: "managedLedgerMaxSizePerLedgerMbytes", Kind::Count, "2048", true, "Begin a new ledger after so many MiB.";
     ManagedLedgerMinLedgerRolloverTimeMinutes: "managedLedgerMinLedgerRolloverTimeMinutes", Kind::Minutes, "10", true, "A ledger that is full by entries is kept at least so long.";
@@ -298,7 +304,17 @@ settings! {
     BookkeeperClientEnforceMinNumRacksPerWriteQuorum: "bookkeeperClientEnforceMinNumRacksPerWriteQuorum", Kind::Switch, "false", true, "Without so many zones no ledger is created and no bookie replaced.";
     BrokerLocation: "brokerLocation", Kind::Text, "", false, "Where this process stands, `/zone` or `/region/zone`: the nearest copy is read first; empty = not known.";
     BookieLocations: "bookieLocations", Kind::List, "", false, "Where the bookies of this process stand, in their order, `/zone` or `/region/zone`; fewer = the rest is not known.";
-    Bookies: "bookies", Kind::Count, "1", false, "Bookies in this process.";
+    BookkeeperClientTimeoutInSeconds: "bookkeeperClientTimeoutInSeconds", Kind::Seconds, "5", true, "A bookie that leaves an add or a read unanswered so long has failed.";
+    BookkeeperClientSpeculativeReadTimeoutInMillis: "bookkeeperClientSpeculativeReadTimeoutInMillis", Kind::Millis, "1000", true, "A second bookie is asked when the first has not answered a read for so long (Pulsar: 0); 0 = only when it failed.";
+    BookkeeperClientQuarantineSeconds: "bookkeeperClientHealthCheckQuarantineTimeInSeconds", Kind::Seconds, "30", true, "A bookie that failed, or was too slow, gets no new ledgers and is read last for so long (Pulsar: 1800).";
+    BookkeeperClientEnsembleChangeDelayMillis: "bookkeeperClientEnsembleChangeDelayMillis", Kind::Millis, "0", false, "A failed bookie is tried again for so long before another takes its place in open ledgers, as long as every entry can be confirmed without it; 0 = it is replaced at once.";
+    BookkeeperClientConnectionQueueMB: "bookkeeperClientConnectionQueueMB", Kind::Count, "64", false, "What may wait to be sent to one bookie, in MiB; a bookie that is further behind is replaced.";
+    BookieId: "bookieId", Kind::Text, "", true, "Id of the bookie, which outlives its addresses and belongs to its data; empty = `advertisedAddress:bookiePort`.";
+    BookiePort: "bookiePort", Kind::Port, "3181", true, "Port at which a bookie takes entries.";
+    BookieControlPort: "bookieControlPort", Kind::Port, "3182", false, "Port of a bookie's control service (gRPC).";
+    BookieRack: "bookieRack", Kind::Text, "", false, "Rack of the bookie within its zone; where no zone is said the rack counts as one.";
+    PrometheusStatsHttpPort: "prometheusStatsHttpPort", Kind::Port, "8000", true, "Port of the metrics page of a process without a broker; empty = none.";
+    Bookies: "bookies", Kind::Count, "1", false, "Bookies in this process (`standalone`).";
     JournalDirectories: "journalDirectories", Kind::List, "", true, "Journal folders of the bookie; empty = under the data folder.";
     LedgerDirectories: "ledgerDirectories", Kind::List, "", true, "Ledger folders of the bookie; empty = under the data folder.";
     JournalMaxSizeMB: "journalMaxSizeMB", Kind::Count, "64", true, "Size of a journal file in MiB.";

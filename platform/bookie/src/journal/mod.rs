@@ -142,7 +142,7 @@ impl Journal {
     pub fn has_room(&self) -> Result<(), BookieError> {
         let queue = self.shared.queue.lock();
         if let Some(reason) = &queue.failed {
-            return Err(BookieError::Io(format!("the journal has failed: {reason}")));
+            return Err(BookieError::ReadOnly(format!("the journal has failed: {reason}")));
         }
         if queue.closed {
             return Err(BookieError::Unavailable("the bookie is closing".to_owned()));

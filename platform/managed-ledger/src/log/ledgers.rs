@@ -5,7 +5,7 @@
 //! entries were never confirmed to anyone leaves the list in the same write that closes the one before it.
 //! Failure: creating and recovering repeat with growing waits; what waits for them is failed after [`WAIT_LIMIT_MS`].
 
-use super::append::{Chore, Order, Retiring, WriterSink};
+use super::append::{Chore, Current, Order, Retiring, WriterSink};
 use super::flight::Settled;
 use super::meta::Meta;
 use super::{ManagedLedger, body_of};
@@ -146,7 +146,7 @@ impl ManagedLedger {
     pub(crate) async fn retire(self: Arc<Self>, retiring: Retiring) {
         let Retiring { current, end_index } = retiring;
         let ledger_id = current.ledger_id;
-        match current.writer.close().await {
+        match self.close_writer(&current).await {
             Ok(last) if last.next() == current.next_entry => {
                 let (entries, bytes) = (current.next_entry.0 as u64, current.bytes);
                 self.settle(ledger_id, entries, bytes, end_index).await;
@@ -159,6 +159,26 @@ impl ManagedLedger {
                 tracing::warn!(log = %self.name, %ledger_id, %error, "closing a ledger failed; recovering it");
                 self.end_and_recover(ledger_id);
             }
+        }
+    }
+
+    /// Closes a writer. While only the metadata store is away it is repeated for as long as the log runs: everything in the
+    /// ledger is confirmed, and a recovery would keep publishes waiting for the same store.
+    async fn close_writer(&self, current: &Current) -> Result<EntryId, LedgerError> {
+        let started_ms = self.shared.now_ms();
+        let mut pause_ms = FIRST_PAUSE_MS;
+        loop {
+            let error = match current.writer.close().await {
+                Err(LedgerError::Metadata(error)) if error.class() == ErrorClass::Retry => error,
+                outcome => return outcome,
+            };
+            let ending = self.order.lock().stopped.is_some();
+            if ending && self.shared.now_ms().saturating_sub(started_ms) >= WAIT_LIMIT_MS {
+                return Err(error.into());
+            }
+            tracing::warn!(log = %self.name, ledger = %current.ledger_id, %error, "closing a ledger waits for metadata");
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            pause_ms = (pause_ms * 2).min(MAX_PAUSE_MS);
         }
     }
 

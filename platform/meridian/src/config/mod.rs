@@ -3,16 +3,31 @@
 pub mod broker;
 pub mod storage;
 
-use crate::cli::{Failure, StandaloneArgs};
-use meridian_settings::{Notice, Settings};
+use crate::cli::{Failure, SettingsArgs};
+use crate::role::Role;
+use meridian_settings::{Key, Notice, Settings};
 
-/// Reads the file, then `--set`, then the arguments that are settings, too.
+/// Defaults of a process of a cluster where they are others than those of `standalone`.
+const CLUSTER_DEFAULTS: &[(&str, &str)] = &[
+    ("managedLedgerDefaultEnsembleSize", "3"),
+    ("managedLedgerDefaultWriteQuorum", "3"),
+    ("managedLedgerDefaultAckQuorum", "2"),
+];
+/// What the kernel calls this machine.
+const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
+
+/// Reads the file, then `--set`.
 ///
 /// # Errors
 /// The first line or pair that can't be taken.
-pub fn load(args: &StandaloneArgs) -> Result<(Settings, Vec<Notice>), Failure> {
+pub fn load(role: Role, args: &SettingsArgs) -> Result<(Settings, Vec<Notice>), Failure> {
     let mut settings = Settings::default();
     let mut notices = Vec::new();
+    if role.in_cluster() {
+        for (key, value) in CLUSTER_DEFAULTS {
+            settings.set_pair("defaults", &format!("{key}={value}"))?;
+        }
+    }
     if let Some(path) = &args.config {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -22,8 +37,10 @@ pub fn load(args: &StandaloneArgs) -> Result<(Settings, Vec<Notice>), Failure> {
     for pair in &args.set {
         notices.extend(settings.set_pair("--set", pair)?);
     }
-    if let Some(bookies) = args.bookies {
-        settings.set_pair("--bookies", &format!("bookies={bookies}"))?;
+    if role.in_cluster() && settings.optional(Key::AdvertisedAddress).is_none() {
+        // Others of the cluster have to reach it: `localhost` would be themselves.
+        let name = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
+        settings.set_pair("host name", &format!("advertisedAddress={}", name.trim()))?;
     }
     Ok((settings, notices))
 }

@@ -1,0 +1,124 @@
+//! The broker of a process: built over the floors, started, ended.
+//!
+//! Invariants: W1 nothing is accepted before everything behind the ports is ready; W2 at the end connections are refused
+//! first, then topics close.
+//! Failure: an error before it runs ends the start.
+
+use crate::cli::Failure;
+use crate::config::broker as broker_config;
+use crate::failover;
+use crate::floors::Floors;
+use crate::ports::Ports;
+use crate::ready::Addresses;
+use crate::region_link;
+use meridian_admin::{AdminState, LiveSettings};
+use meridian_broker::failover::SharedStates;
+use meridian_broker::replication::{Linker, RegionLinker};
+use meridian_broker::{Access, BrokerParts, BrokerService, StorageFactory, live};
+use meridian_door::Door;
+use meridian_identity::Identity;
+use meridian_link::RegionLink;
+use meridian_registry::Registry;
+use meridian_settings::{Key, Settings};
+use meridian_topic::BrokerLimits;
+use std::net::TcpListener;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+
+/// A running broker.
+pub struct Broker {
+    service: Arc<BrokerService>,
+    link: Arc<RegionLink>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Broker {
+    /// Builds it and serves the ports (W1).
+    ///
+    /// # Errors
+    /// What is missing below it, or in the settings.
+    pub async fn start(settings: &Settings, floors: &Floors, ports: &mut Ports) -> Result<Self, Failure> {
+        let link = region_link::link(settings)?;
+        let (service, admin) = build(settings, floors, &ports.at).await?;
+        service.attach_link(
+            link.clone(),
+            region_link::url(&link, broker_config::advertised_host(settings), ports.at.region_link),
+        );
+        floors.metrics.register(Box::new(region_link::LinkFigures::new(&link)))?;
+        let acks = Arc::new(SharedStates(Arc::downgrade(&service)));
+        let mut tasks = failover::start(&service, floors.store.clone(), &link, acks).await?;
+        service.start();
+        let binary = std::mem::take(&mut ports.binary);
+        tasks.extend(binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))));
+        let web = std::mem::take(&mut ports.web);
+        tasks.extend(web.into_iter().map(|listener| tokio::spawn(listener.run(admin.clone()))));
+        if let Some(listener) = ports.region_link.take() {
+            tasks.push(tokio::spawn(answer_regions(link.clone(), listener)));
+        }
+        let (live, followed) = (admin.live.clone(), service.clone());
+        tasks.push(tokio::spawn(async move { live.follow(&followed).await }));
+        Ok(Self { service, link, tasks })
+    }
+
+    /// Accepts nothing more.
+    pub fn refuse(&self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.link.set_peers([]);
+    }
+
+    /// Closes the topics (W2).
+    pub async fn end(&self) {
+        if let Err(error) = self.service.shut_down().await {
+            tracing::warn!(%error, "not every topic closed cleanly; the next start recovers it");
+        }
+    }
+}
+
+async fn answer_regions(link: Arc<RegionLink>, listener: TcpListener) {
+    if let Err(error) = link.serve(listener, std::future::pending()).await {
+        tracing::error!(error, "other regions are not answered any more");
+    }
+}
+
+async fn build(
+    settings: &Settings,
+    floors: &Floors,
+    at: &Addresses,
+) -> Result<(Arc<BrokerService>, AdminState), Failure> {
+    // What was changed while brokers run holds from the first moment.
+    let (in_force, refused) = settings.with_live(&live::load(&floors.store).await?);
+    for problem in refused {
+        tracing::warn!(problem, "a stored setting is passed over");
+    }
+    let config = broker_config::broker(settings, at);
+    let (defaults, sharing) = (broker_config::defaults(&in_force), broker_config::sharing(settings));
+    let registry = Registry::open_with(floors.store.clone(), defaults, sharing).await?;
+    let bundles = u32::try_from(settings.count(Key::DefaultNumberOfNamespaceBundles)).unwrap_or(4).max(1);
+    registry.bootstrap(&broker_config::cluster_data(&config), bundles).await?;
+    let identity = match settings.switch(Key::AuthenticationEnabled) {
+        true => Some(Arc::new(Identity::new(&broker_config::identity(settings)?)?)),
+        false => None,
+    };
+    let access = Access { identity, door: Arc::new(Door::new(broker_config::door(settings), registry.clone())) };
+    let options = broker_config::storage_options(&in_force);
+    let live = live_settings(settings, registry.clone(), options.limits.clone());
+    let factory = StorageFactory::new(floors.logs(settings)?, options);
+    let linker = RegionLinker::new(&config.cluster, config.replication.clone(), registry.clone(), floors.store.clone());
+    let linker: Option<Arc<dyn Linker>> = Some(linker);
+    let parts =
+        BrokerParts { config, store: floors.store.clone(), registry, factory: Arc::new(factory), access, linker };
+    let service = BrokerService::new(parts).await?;
+    let admin = AdminState::with_live(service.clone(), live, floors.metrics.clone());
+    Ok((service, admin))
+}
+
+/// Settings whose changes become defaults of policies and shared rates.
+fn live_settings(settings: &Settings, registry: Arc<Registry>, limits: BrokerLimits) -> LiveSettings {
+    let apply = move |settings: &Settings| {
+        registry.set_defaults(broker_config::defaults(settings));
+        broker_config::put_shared_rates(settings, &limits);
+    };
+    LiveSettings::new(settings.clone(), Box::new(apply))
+}

@@ -1,0 +1,196 @@
+//! The metadata store of a process: which one, and what is told of it.
+//!
+//! Failure: a store that can't be opened ends the start with the setting to change; later it is waited for.
+
+use crate::cli::Failure;
+use meridian_metadata::{ObservedStore, Patience, RocksStore, SharedStore, StoreFigures};
+use meridian_settings::{Key, Settings};
+use prometheus::core::{Collector, Desc, Describer};
+use prometheus::proto::MetricFamily;
+use prometheus::{Gauge, IntCounter, Opts};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+/// Where metadata is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// In the data folder.
+    Embedded,
+    /// In a folder of its own; one process alone.
+    Rocks(PathBuf),
+    /// In TiKV.
+    Tikv {
+        /// Placement drivers, `host:port`.
+        endpoints: Vec<String>,
+        /// Prefix of all keys.
+        prefix: String,
+    },
+}
+
+impl StoreUrl {
+    /// Reads `metadataStoreUrl`.
+    ///
+    /// # Errors
+    /// The setting with what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let refused = |expected: &str| Err(format!("metadataStoreUrl={text}: expected {expected}"));
+        if text.is_empty() {
+            return Ok(Self::Embedded);
+        }
+        if let Some(folder) = text.strip_prefix("rocksdb://") {
+            return match Path::new(folder).is_absolute() {
+                true => Ok(Self::Rocks(folder.into())),
+                false => refused("rocksdb:///folder, an absolute path"),
+            };
+        }
+        let Some(rest) = text.strip_prefix("tikv://") else {
+            return refused("tikv://host:port[,host:port…]/prefix, rocksdb:///folder, or nothing");
+        };
+        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let endpoints: Vec<String> = hosts.split(',').map(str::to_owned).collect();
+        let good = |endpoint: &String| {
+            endpoint.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if !endpoints.iter().all(good) {
+            return refused("tikv://host:port[,host:port…]/prefix");
+        }
+        if prefix.is_empty() || prefix.contains('/') {
+            return refused("a prefix of one word behind the hosts: one TiKV may serve several clusters");
+        }
+        Ok(Self::Tikv { endpoints, prefix: prefix.to_owned() })
+    }
+}
+
+/// The folder of the embedded metadata store.
+pub fn metadata_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("metadata")
+}
+
+/// Opens the store.
+///
+/// # Errors
+/// It can't be opened.
+pub async fn open(url: &StoreUrl, settings: &Settings, data_dir: Option<&Path>) -> Result<Arc<ObservedStore>, Failure> {
+    let inner: SharedStore = match (url, data_dir) {
+        (StoreUrl::Embedded, Some(data_dir)) => Arc::new(RocksStore::open(&metadata_dir(data_dir))?),
+        (StoreUrl::Embedded, None) => {
+            return Err("metadataStoreUrl is empty: expected tikv://host:port/prefix, the same for all processes of the cluster".into());
+        }
+        (StoreUrl::Rocks(folder), _) => Arc::new(RocksStore::open(folder)?),
+        (StoreUrl::Tikv { .. }, _) => return Err("metadataStoreUrl=tikv://…: TiKV is not served yet".into()),
+    };
+    let call_limit_ms = settings.count(Key::MetadataStoreOperationTimeoutSeconds).max(1) * 1000;
+    let patience = Patience { call_limit_ms, ..Patience::default() };
+    Ok(ObservedStore::new(inner, patience))
+}
+
+/// Figures of the store, read when they are asked for.
+pub struct StoreMetrics {
+    store: Weak<ObservedStore>,
+    /// A registry tells collectors apart by what they describe.
+    desc: Desc,
+}
+
+type Read = fn(&StoreFigures) -> f64;
+
+const GAUGES: &[(&str, &str, Read)] = &[
+    ("available", "1 while the metadata store answers.", |f| f64::from(u8::from(f.available))),
+    ("away_seconds", "How long it has been away.", |f| f.away_ms as f64 / 1e3),
+    ("waiting_calls", "Calls that wait for it.", |f| f.waiting as f64),
+    ("oldest_wait_seconds", "How long the oldest of them has waited.", |f| f.oldest_wait_ms as f64 / 1e3),
+];
+
+type Count = fn(&StoreFigures) -> u64;
+
+const COUNTERS: &[(&str, &str, Count)] = &[
+    ("outages_total", "Times that the store went away.", |f| f.outages),
+    ("reads_total", "Reads done.", |f| f.reads),
+    ("writes_total", "Writes done.", |f| f.writes),
+    ("repeated_total", "Attempts repeated because it was away.", |f| f.repeated),
+    ("timed_out_total", "Calls given up past their time.", |f| f.timed_out),
+    ("refused_total", "Calls refused because too many waited.", |f| f.refused),
+];
+
+impl StoreMetrics {
+    /// Of a store.
+    ///
+    /// # Errors
+    /// Never: the name is constant and valid.
+    pub fn new(store: &Arc<ObservedStore>) -> Result<Self, prometheus::Error> {
+        let (name, help, _) = GAUGES[0];
+        Ok(Self {
+            store: Arc::downgrade(store),
+            desc: Opts::new(format!("meridian_metadata_{name}"), help).describe()?,
+        })
+    }
+
+    fn families(figures: &StoreFigures) -> Result<Vec<MetricFamily>, prometheus::Error> {
+        let opts = |name: &str, help: &str| Opts::new(format!("meridian_metadata_{name}"), help);
+        let mut families = Vec::new();
+        for (name, help, read) in GAUGES {
+            let gauge = Gauge::with_opts(opts(name, help))?;
+            gauge.set(read(figures));
+            families.extend(gauge.collect());
+        }
+        for (name, help, count) in COUNTERS {
+            let counter = IntCounter::with_opts(opts(name, help))?;
+            counter.inc_by(count(figures));
+            families.extend(counter.collect());
+        }
+        Ok(families)
+    }
+}
+
+impl Collector for StoreMetrics {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let Some(store) = self.store.upgrade() else { return Vec::new() };
+        Self::families(&store.figures()).unwrap_or_else(|error| {
+            tracing::error!(%error, "figures of the metadata store can't be made");
+            Vec::new()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_or_the_setting_is_named() {
+        let tikv = StoreUrl::parse("tikv://a:2379,b:2379/west").expect("it is good");
+        assert_eq!(tikv, StoreUrl::Tikv { endpoints: vec!["a:2379".into(), "b:2379".into()], prefix: "west".into() });
+        assert_eq!(StoreUrl::parse("rocksdb:///var/m"), Ok(StoreUrl::Rocks("/var/m".into())));
+        assert_eq!(StoreUrl::parse(""), Ok(StoreUrl::Embedded));
+        for bad in [
+            "zk:a:2181",
+            "tikv://a/west",
+            "tikv://a:1",
+            "tikv://a:1/",
+            "tikv://:1/p",
+            "rocksdb://here",
+            "tikv://a:1/p/q",
+        ] {
+            let error = StoreUrl::parse(bad).expect_err(bad);
+            assert!(error.starts_with(&format!("metadataStoreUrl={bad}: expected ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_waits_is_told() {
+        let figures = StoreFigures { waiting: 3, away_ms: 1500, outages: 2, ..StoreFigures::default() };
+        let families = StoreMetrics::families(&figures).expect("names are good");
+        let text = prometheus::TextEncoder::new().encode_to_string(&families).expect("it is text");
+        for line in [
+            "meridian_metadata_available 0",
+            "meridian_metadata_away_seconds 1.5",
+            "meridian_metadata_waiting_calls 3",
+            "meridian_metadata_outages_total 2",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
+}
