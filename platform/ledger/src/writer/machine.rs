@@ -24,7 +24,7 @@
 //! few members. In [`Mode::Rewrite`] (recovery) every write-quorum member must answer unless it has no replacement.
 //! Must never know: clocks, metadata, sockets, what an entry means.
 
-use super::member::{Delay, Slot};
+use super::member::{Delay, Phase, Slot};
 use super::words::{Change, ChangeRefusal, Mode, WriterEffect, WriterTimes};
 use crate::api::LedgerError;
 use crate::layout::{Layout, SlotSet};
@@ -52,14 +52,6 @@ impl Pending {
     pub fn new(entry: EntryBytes, digest: u32) -> Self {
         Self { entry, digest, acks: SlotSet::EMPTY, refused: SlotSet::EMPTY, sent_ms: 0 }
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Phase {
-    Open,
-    Closing,
-    Drained,
-    Ended(LedgerError),
 }
 
 /// See the head of this file.

@@ -2,10 +2,21 @@
 //!
 //! Must never know: what the machine decides with them.
 
+use crate::api::LedgerError;
 use crate::layout::SlotSet;
 use meridian_bookie_api::BookieError;
 use meridian_types::BookieId;
 
+/// Where the writer is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    Closing,
+    Drained,
+    Ended(LedgerError),
+}
+
+/// A member as its writer sees it.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) bookie: BookieId,
