@@ -35,7 +35,7 @@ mod topics;
 mod unserved;
 
 pub use error::AdminError;
-pub use listener::{WebLimits, WebListener};
+pub use listener::{WebLimits, WebListener, WebRefusals};
 pub use live::{Apply, LiveSettings};
 pub use state::AdminState;
 

@@ -11,13 +11,16 @@ use crate::floors::Floors;
 use crate::ports::Ports;
 use crate::ready::Addresses;
 use crate::region_link;
+use crate::role::Role;
 use meridian_admin::{AdminState, LiveSettings};
 use meridian_broker::failover::SharedStates;
 use meridian_broker::replication::{Linker, RegionLinker};
+use meridian_broker::service::{RegistryNamespaces, broker_record};
 use meridian_broker::{Access, BrokerParts, BrokerService, StorageFactory, live};
 use meridian_door::Door;
 use meridian_identity::Identity;
 use meridian_link::RegionLink;
+use meridian_ownership::{RegionConfig, RegionOwnership};
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use meridian_topic::BrokerLimits;
@@ -37,9 +40,9 @@ impl Broker {
     ///
     /// # Errors
     /// What is missing below it, or in the settings.
-    pub async fn start(settings: &Settings, floors: &Floors, ports: &mut Ports) -> Result<Self, Failure> {
+    pub async fn start(role: Role, settings: &Settings, floors: &Floors, ports: &mut Ports) -> Result<Self, Failure> {
         let link = region_link::link(settings)?;
-        let (service, admin) = build(settings, floors, &ports.at).await?;
+        let (service, admin) = build(role, settings, floors, &ports.at).await?;
         service.attach_link(
             link.clone(),
             region_link::url(&link, broker_config::advertised_host(settings), ports.at.region_link),
@@ -83,6 +86,7 @@ async fn answer_regions(link: Arc<RegionLink>, listener: TcpListener) {
 }
 
 async fn build(
+    role: Role,
     settings: &Settings,
     floors: &Floors,
     at: &Addresses,
@@ -109,7 +113,15 @@ async fn build(
     let linker: Option<Arc<dyn Linker>> = Some(linker);
     let parts =
         BrokerParts { config, store: floors.store.clone(), registry, factory: Arc::new(factory), access, linker };
-    let service = BrokerService::new(parts).await?;
+    let service = match role.in_cluster() {
+        true => {
+            let namespaces = Arc::new(RegistryNamespaces::new(parts.registry.clone(), &parts.config.cluster));
+            let me = broker_record(&parts.config);
+            let ownership = RegionOwnership::new(parts.store.clone(), me, namespaces, RegionConfig::default());
+            BrokerService::with_ownership(parts, ownership).await?
+        }
+        false => BrokerService::new(parts).await?,
+    };
     let admin = AdminState::with_live(service.clone(), live, floors.metrics.clone());
     Ok((service, admin))
 }

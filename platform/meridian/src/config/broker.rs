@@ -16,6 +16,8 @@ use meridian_policy::{
 use meridian_registry::SharingSettings;
 use meridian_settings::{Key, Settings};
 use meridian_topic::{BrokerLimits, TopicLimits};
+use meridian_topology::Location;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn small(settings: &Settings, key: Key) -> u32 {
@@ -302,6 +304,7 @@ pub fn broker(settings: &Settings, at: &Addresses) -> BrokerConfig {
     BrokerConfig {
         cluster: settings.text(Key::ClusterName).to_owned(),
         listeners,
+        labels: labels(settings.text(Key::BrokerLocation)),
         web_url: url("http", at.web),
         web_url_tls: url("https", at.web_tls),
         session: sessions(settings),
@@ -320,6 +323,13 @@ pub fn broker(settings: &Settings, at: &Addresses) -> BrokerConfig {
         log_settings: storage::log(settings),
         ..BrokerConfig::default()
     }
+}
+
+/// Labels by which namespaces choose brokers: the region and the zone in which this one stands.
+fn labels(location: &str) -> BTreeMap<String, String> {
+    let place = Location::parse(location).unwrap_or_default();
+    let named = [("region", place.region), ("zone", place.zone)];
+    named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 /// `name:pulsar://host:port` items; both schemes of one name make one listener.
