@@ -16,6 +16,7 @@ mod lenient;
 mod limits;
 mod namespace;
 mod rates;
+pub mod schema;
 mod tenant;
 mod topic;
 
