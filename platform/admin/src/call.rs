@@ -100,6 +100,11 @@ impl Call {
         self.query(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
+    /// The body as it came.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
     /// The body as JSON.
     pub fn value(&self) -> Result<Value, AdminError> {
         if self.body.iter().all(u8::is_ascii_whitespace) {

@@ -15,6 +15,7 @@ mod broker_stats;
 mod brokers;
 mod call;
 mod clusters;
+mod declare;
 mod elsewhere;
 mod error;
 mod failover;
@@ -61,6 +62,7 @@ pub fn router(state: AdminState) -> Router {
         .merge(lookup::routes())
         .merge(region_link::routes())
         .merge(failover::routes())
+        .merge(declare::routes())
         .merge(unserved::routes())
         .layer(middleware::from_fn_with_state(state.clone(), in_force::wait))
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));

@@ -2,7 +2,7 @@
 
 use crate::error::AdminError;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
@@ -35,6 +35,19 @@ impl Reply {
         let body = value.to_string();
         let content_type = Some("application/json");
         Self { status: StatusCode::OK, content_type, headers: HeaderMap::new(), body: body.into() }
+    }
+
+    /// 200 with JSON in which `null` means something.
+    pub fn json_whole(value: &Value) -> Self {
+        let content_type = Some("application/json");
+        Self { status: StatusCode::OK, content_type, headers: HeaderMap::new(), body: value.to_string().into() }
+    }
+
+    /// The same with a header.
+    #[must_use]
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
     }
 
     /// 200 with JSON, or with nothing for what is not set.

@@ -55,7 +55,18 @@ struct Payload {
 }
 
 fn given(call: &Call) -> Result<SchemaInfo, AdminError> {
-    let payload: Payload = call.json()?;
+    taken(call.json()?)
+}
+
+/// A schema as a document says it.
+///
+/// # Errors
+/// 400 or 422 for what is none.
+pub fn from_document(value: &Value) -> Result<SchemaInfo, AdminError> {
+    taken(serde_json::from_value(value.clone()).map_err(|error| AdminError::bad_request(error.to_string()))?)
+}
+
+fn taken(payload: Payload) -> Result<SchemaInfo, AdminError> {
     let unknown =
         || AdminError::new(StatusCode::UNPROCESSABLE_ENTITY, format!("Unknown schema type '{}'", payload.kind));
     let kind = SchemaKind::from_name(&payload.kind).ok_or_else(unknown)?;
@@ -89,7 +100,7 @@ fn joined(text: &str, properties: &mut BTreeMap<String, String>) -> Result<Bytes
 }
 
 /// A definition as tools read it.
-fn text_of(info: &SchemaInfo) -> String {
+pub fn text_of(info: &SchemaInfo) -> String {
     let text = |data: &Bytes| String::from_utf8_lossy(data).into_owned();
     if info.kind != SchemaKind::KeyValue {
         return text(&info.data);

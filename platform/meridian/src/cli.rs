@@ -1,7 +1,7 @@
 //! The command line.
 
 use crate::role::Role;
-use crate::{admin, bookie, certs, cluster, config, process, regions, tokens};
+use crate::{admin, apply, bookie, certs, cluster, config, process, regions, tokens};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -55,6 +55,8 @@ enum Command {
         #[command(subcommand)]
         command: certs::CertsCommand,
     },
+    /// Bring a declarative document into force: tenants, namespaces, policies, topics, grants, regions.
+    Apply(apply::ApplyArgs),
     /// Call the admin API of a region.
     Admin(admin::AdminArgs),
     /// Put load on a region and say what it does to latency.
@@ -134,6 +136,7 @@ impl Cli {
             }
             Command::Tokens { command } => tokens::run(command),
             Command::Certs { command } => certs::run(command),
+            Command::Apply(args) => apply::run(args),
             Command::Admin(args) => admin::run(args),
             Command::Perf(args) => Ok(meridian_bench::perf::run(args)?),
         }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod apply;
 mod bookie;
 mod bookies;
 mod broker;

@@ -17,6 +17,7 @@ mod manifest;
 mod object;
 mod plan;
 mod read;
+mod render;
 mod walk;
 
 pub use document::{Document, MAX_OBJECTS, REGION_FIELDS, canonical_schema};
@@ -24,4 +25,5 @@ pub use manifest::{LEASE_MS, Manifest, Refused, State};
 pub use object::{Facet, Group, Object, ObjectId};
 pub use plan::{Action, Actual, Allowed, Change, Plan, Step, compare};
 pub use read::{MAX_DOCUMENT_BYTES, read};
+pub use render::{render, render_one};
 pub use walk::{MAX_PROBLEMS, Problem};

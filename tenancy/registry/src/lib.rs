@@ -15,6 +15,7 @@
 
 mod bootstrap;
 mod cache;
+mod declared;
 mod keys;
 mod merge;
 mod namespaces;
@@ -27,6 +28,7 @@ mod tenants;
 mod topics;
 mod write;
 
+pub use declared::Declared;
 pub use registry::{Changed, Registry};
 pub use remote::Deletions;
 pub use schemas::{SharedSchema, SharedSchemas};

@@ -303,3 +303,18 @@ async fn a_flood_of_changes_ends_in_the_same_state() {
     assert_eq!(all(&registry), 5_000);
     eventually(&other, |other| all(other) == 5_000).await;
 }
+
+#[tokio::test]
+async fn a_document_is_kept_whole_and_of_two_writers_one_is_refused() {
+    let registry = open(&store()).await;
+    let large: Vec<u8> = (0..700_000u32).map(|at| at as u8).collect();
+    let first = registry.set_declared("p", &large, None).await.unwrap();
+    assert_eq!(first.value, large);
+    assert!(matches!(registry.set_declared("p", b"x", None).await, Err(RegistryError::Busy { .. })));
+    let second = registry.set_declared("p", b"small", Some(&first)).await.unwrap();
+    assert!(matches!(registry.set_declared("p", b"late", Some(&first)).await, Err(RegistryError::Busy { .. })));
+    assert_eq!(registry.declared("p").await.unwrap(), Some(second.clone()));
+    assert_eq!(registry.declared_owners().await.unwrap(), ["p"]);
+    registry.forget_declared("p", &second).await.unwrap();
+    assert_eq!(registry.declared("p").await.unwrap(), None);
+}

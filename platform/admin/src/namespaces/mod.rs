@@ -4,7 +4,7 @@ mod permissions;
 mod policies;
 mod replication;
 
-pub use replication::check_clusters;
+pub use replication::{check_clusters, check_no_peers};
 
 use crate::call::Call;
 use crate::error::AdminError;

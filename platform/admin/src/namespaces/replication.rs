@@ -46,7 +46,7 @@ fn check_trusted(state: &AdminState, tenant: &str, names: &BTreeSet<String>) -> 
 }
 
 /// Clusters that answer for each other hold the same data already.
-fn check_no_peers(state: &AdminState, names: &BTreeSet<String>) -> Result<(), AdminError> {
+pub fn check_no_peers(state: &AdminState, names: &BTreeSet<String>) -> Result<(), AdminError> {
     for name in names {
         let cluster = state.registry().cluster(name);
         let peers = cluster.as_ref().and_then(|cluster| cluster.peer_cluster_names.as_ref());

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long one call may take: a planned switch waits for its end.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long one call may take: a planned switch or an apply waits for its end.
+const LIMIT: Duration = Duration::from_secs(90);
 /// Most bytes of an answer that are read.
 const ANSWER_BYTES: u64 = 16 << 20;
 
@@ -79,6 +79,15 @@ impl Admin {
         self.good("PUT", path, answer)
     }
 
+    /// Sets something to what the bytes say; the answer.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub async fn put_bytes(&self, path: &str, body: Vec<u8>) -> Result<Value, Failure> {
+        let answer = self.send("PUT", path, body).await?;
+        self.good("PUT", path, answer)
+    }
+
     /// Reads something.
     ///
     /// # Errors
@@ -100,7 +109,10 @@ impl Admin {
     }
 
     async fn call(&self, method: &str, path: &str, body: &Value) -> Result<(u16, String), Failure> {
-        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send(method, path, if body.is_null() { Vec::new() } else { body.to_string().into_bytes() }).await
+    }
+
+    async fn send(&self, method: &str, path: &str, body: Vec<u8>) -> Result<(u16, String), Failure> {
         let exchange = self.exchange(method, path, body);
         let answer = tokio::time::timeout(LIMIT, exchange)
             .await
@@ -112,15 +124,16 @@ impl Admin {
         Ok((status, text.to_owned()))
     }
 
-    async fn exchange(&self, method: &str, path: &str, body: String) -> Result<String, Failure> {
+    async fn exchange(&self, method: &str, path: &str, body: Vec<u8>) -> Result<String, Failure> {
         let stream = TcpStream::connect(&self.host).await?;
         let token = self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         // HTTP/1.0: the answer comes in one piece.
-        let request = format!(
-            "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-type: application/json\r\n{token}content-length: {}\r\n\r\n{body}",
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-type: application/json\r\n{token}content-length: {}\r\n\r\n",
             self.host,
             body.len()
         );
+        let request = [head.into_bytes(), body].concat();
         match &self.tls {
             None => converse(stream, request).await,
             Some(settings) => {
@@ -131,8 +144,8 @@ impl Admin {
     }
 }
 
-async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: String) -> Result<String, Failure> {
-    stream.write_all(request.as_bytes()).await?;
+async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: Vec<u8>) -> Result<String, Failure> {
+    stream.write_all(&request).await?;
     stream.flush().await?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES).read_to_end(&mut answer).await?;

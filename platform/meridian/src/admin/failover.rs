@@ -4,6 +4,7 @@
 //! Must never know: how switches are made.
 
 use super::api::Admin;
+use super::say;
 use crate::cli::Failure;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -129,11 +130,6 @@ pub async fn run(admin: &Admin, command: FailoverCommand) -> Result<(), Failure>
 fn print(value: &Value) -> Result<(), Failure> {
     println!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
-}
-
-#[expect(clippy::print_stdout, reason = "this is what the command is for")]
-fn say(line: &str) {
-    println!("{line}");
 }
 
 async fn cost(admin: &Admin, namespace: &str, to: &str) -> Result<Value, Failure> {

@@ -16,8 +16,9 @@ use std::path::PathBuf;
 /// Holds a token, if `--token` does not.
 const TOKEN_VARIABLE: &str = "MERIDIAN_TOKEN";
 
+/// Which region is called, and as whom.
 #[derive(Args)]
-pub struct AdminArgs {
+pub struct Connection {
     /// Admin address of a region.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     url: String,
@@ -33,6 +34,35 @@ pub struct AdminArgs {
     /// Its key (PEM).
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
+}
+
+impl Connection {
+    /// The region's API.
+    ///
+    /// # Errors
+    /// The address is none.
+    pub fn admin(&self) -> Result<Admin, Failure> {
+        let tls = TlsSettings {
+            trust_file: self.trust.clone(),
+            certificate_file: self.certificate.clone(),
+            key_file: self.key.clone(),
+            ..TlsSettings::default()
+        };
+        let from_environment = || std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+        Admin::at(&self.url, tls, self.token.clone().or_else(from_environment))
+    }
+}
+
+/// A line on standard output.
+#[expect(clippy::print_stdout, reason = "this is what the commands are for")]
+pub fn say(line: &str) {
+    println!("{line}");
+}
+
+#[derive(Args)]
+pub struct AdminArgs {
+    #[command(flatten)]
+    connection: Connection,
     #[command(subcommand)]
     command: AdminCommand,
 }
@@ -51,14 +81,7 @@ enum AdminCommand {
 /// # Errors
 /// What the region answered.
 pub fn run(args: AdminArgs) -> Result<(), Failure> {
-    let tls = TlsSettings {
-        trust_file: args.trust,
-        certificate_file: args.certificate,
-        key_file: args.key,
-        ..TlsSettings::default()
-    };
-    let token = args.token.or_else(|| std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()));
-    let admin = Admin::at(&args.url, tls, token)?;
+    let admin = args.connection.admin()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match args.command {
         AdminCommand::Failover { command } => runtime.block_on(failover::run(&admin, command)),

@@ -105,6 +105,21 @@ impl Document {
         shown
     }
 
+    /// Says each policy as a region says it: what holds there without being set is not set.
+    pub fn settle(&mut self, cluster: &str) {
+        let mut fresh = Policies::default();
+        for (id, object) in &mut self.objects {
+            let ObjectId::Namespace(_) = id else { continue };
+            for spec in NAMESPACE {
+                let facet = Facet::Of(Group::Policies, spec.name.to_owned());
+                let Some(value) = object.get(&facet).cloned() else { continue };
+                if (spec.write)(&mut fresh, cluster, value).is_ok() {
+                    object.set(facet, (spec.read)(&fresh, cluster));
+                }
+            }
+        }
+    }
+
     /// Names of its regions.
     pub fn regions(&self) -> impl Iterator<Item = &str> {
         self.objects.keys().filter_map(|id| match id {

@@ -285,6 +285,18 @@ fn a_manifest_remembers_what_it_owned_until_it_is_gone() {
 }
 
 #[test]
+fn what_holds_in_a_region_without_being_set_is_not_set() {
+    let text = "tenants: { t: { namespaces: { n: { policies: { replication: [west], offloadThreshold: -1, messageTTL: 0 } } } } }";
+    let mut settled = document(text);
+    settled.settle("west");
+    let object = settled.objects.values().nth(1).unwrap();
+    assert_eq!(object.facets.keys().map(Facet::path).collect::<Vec<_>>(), ["policies.messageTTL"]);
+    let mut elsewhere = document(text);
+    elsewhere.settle("east");
+    assert_eq!(elsewhere.objects.values().nth(1).unwrap().facets.len(), 2, "replication to west alone is meant");
+}
+
+#[test]
 fn golden_bytes_of_a_manifest() {
     let document = document("owner: p\ntenants: { t: { adminRoles: [a] } }");
     let manifest = Manifest::begin(None, &document, "p", "me", None, 7).unwrap().end(true, &BTreeSet::new());
@@ -307,6 +319,20 @@ proptest! {
         let again = compare(&second, &there, &owned, PRUNE).unwrap();
         prop_assert!(again.is_empty(), "{again:?}");
         prop_assert_eq!(there.keys().collect::<Vec<_>>(), second.objects.keys().collect::<Vec<_>>());
+    }
+
+    /// What is, written as a document, names the same and changes nothing.
+    #[test]
+    fn what_is_can_be_written_as_a_document(given in tenants()) {
+        let document = Document::check(&given).unwrap();
+        let plan = compare(&document, &Actual::new(), &BTreeSet::new(), PRUNE).unwrap();
+        let mut there = carried_out(Actual::new(), &plan);
+        there.iter_mut().for_each(|(id, object)| object.groups.clone_from(&document.objects[id].groups));
+        let again = Document::check(&render(&there)).unwrap();
+        prop_assert_eq!(&again.objects, &there);
+        for object in there.values() {
+            prop_assert!(render_one(object).is_object());
+        }
     }
 
     /// Nothing from outside makes the reader panic.

@@ -1,0 +1,183 @@
+//! What is, in a document's words.
+
+use crate::error::AdminError;
+use crate::schemas;
+use crate::state::AdminState;
+use meridian_declare::{Actual, Document, Facet, Group, Object, ObjectId, REGION_FIELDS, canonical_schema};
+use meridian_policy::schema::{NAMESPACE, TOPIC};
+use meridian_policy::{ClusterData, TenantInfo};
+use meridian_types::{NamespaceName, TopicName};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+/// Objects that are read at once.
+const AT_ONCE: usize = 16;
+
+/// What has to be looked up in storage, because the document speaks of it.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    properties: bool,
+    schema: bool,
+}
+
+const EVERYTHING: Asked = Asked { properties: true, schema: true };
+
+/// Everything that a document names, and what its owner owns beside.
+pub(super) async fn of_document(
+    state: &AdminState,
+    document: &Document,
+    owned: &BTreeSet<ObjectId>,
+) -> Result<Actual, AdminError> {
+    let mut wanted: Vec<(ObjectId, Asked)> = Vec::with_capacity(document.objects.len());
+    for (id, object) in &document.objects {
+        let properties = object.groups.contains(&Group::Properties);
+        wanted.push((id.clone(), Asked { properties, schema: object.field("schema").is_some() }));
+    }
+    let beside = owned.iter().filter(|id| !document.objects.contains_key(id));
+    wanted.extend(beside.map(|id| (id.clone(), Asked::default())));
+    let mut actual = Actual::new();
+    let mut tasks = JoinSet::new();
+    let share = wanted.len().div_ceil(AT_ONCE).max(1);
+    let wanted = Arc::new(wanted);
+    for first in (0..wanted.len()).step_by(share) {
+        let (state, wanted) = (state.clone(), wanted.clone());
+        tasks.spawn(async move {
+            let mut found = Vec::new();
+            for (id, asked) in wanted.iter().skip(first).take(share) {
+                found.extend(one(&state, id, *asked).await?.map(|object| (id.clone(), object)));
+            }
+            Ok::<_, AdminError>(found)
+        });
+    }
+    while let Some(found) = tasks.join_next().await {
+        let found = found.map_err(|error| AdminError::invalid(format!("reading ended: {error}")))?;
+        actual.extend(found?);
+    }
+    Ok(actual)
+}
+
+/// One object with everything that is known of it.
+pub(super) async fn of_one(state: &AdminState, id: &ObjectId) -> Result<Option<Object>, AdminError> {
+    one(state, id, EVERYTHING).await
+}
+
+async fn one(state: &AdminState, id: &ObjectId, asked: Asked) -> Result<Option<Object>, AdminError> {
+    match id {
+        ObjectId::Region(name) => Ok(state.registry().cluster(name).map(|data| region(&data))),
+        ObjectId::Tenant(name) => Ok(state.registry().tenant(name).map(|info| tenant(&info))),
+        ObjectId::Namespace(name) => Ok(namespace(state, name)),
+        ObjectId::Topic(name) => topic(state, name, asked).await,
+        ObjectId::Subscription(topic, name) => subscription(state, topic, name).await,
+    }
+}
+
+fn shown(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+fn region(data: &ClusterData) -> Object {
+    let (mut object, fields) = (Object::default(), shown(data));
+    for field in REGION_FIELDS {
+        object.set(Facet::Field(field.name), fields.get(field.name).cloned().unwrap_or_default());
+    }
+    object
+}
+
+fn tenant(info: &TenantInfo) -> Object {
+    let mut object = Object::default();
+    object.set(Facet::Field("adminRoles"), shown(&info.admin_roles));
+    object.set(Facet::Field("allowedClusters"), shown(&info.allowed_clusters));
+    object
+}
+
+fn namespace(state: &AdminState, name: &NamespaceName) -> Option<Object> {
+    let policies = state.registry().namespace(name)?;
+    let mut object = Object::default();
+    object.groups.extend([Group::Policies, Group::Grants, Group::SubscriptionGrants]);
+    object.set(Facet::Field("bundles"), shown(&policies.bundles.as_ref().map(|bundles| bundles.num_bundles)));
+    for spec in NAMESPACE {
+        let value = (spec.read)(&policies, &state.service.config().cluster);
+        object.set(Facet::Of(Group::Policies, spec.name.to_owned()), value);
+    }
+    for (role, permissions) in &policies.auth_policies.namespace_auth {
+        object.set(Facet::Of(Group::Grants, role.clone()), permissions_of(permissions));
+    }
+    for (subscription, roles) in &policies.auth_policies.subscription_auth_roles {
+        object.set(Facet::Of(Group::SubscriptionGrants, subscription.clone()), shown(roles));
+    }
+    let active = state.service.failover().and_then(|failover| failover.state(name));
+    object.set(Facet::Field("failover"), shown(&active.map(|known| known.record.active)));
+    Some(object)
+}
+
+/// Names in the order in which documents are compared.
+fn permissions_of(permissions: &impl Serialize) -> Value {
+    let mut names: Vec<String> = serde_json::from_value(shown(permissions)).unwrap_or_default();
+    names.sort();
+    json!(names)
+}
+
+async fn topic(state: &AdminState, name: &TopicName, asked: Asked) -> Result<Option<Object>, AdminError> {
+    let partitioned = state.registry().partitioned_topic(name);
+    if partitioned.as_ref().is_some_and(|topic| topic.deleted) {
+        return Ok(None);
+    }
+    let known = match &partitioned {
+        Some(_) => true,
+        None if state.registry().namespace(&name.namespace()).is_none() => false,
+        None => state.service.topic_exists(name).await?,
+    };
+    if !known {
+        return Ok(None);
+    }
+    let mut object = Object::default();
+    object.groups.extend([Group::Policies, Group::Grants]);
+    object.set(Facet::Field("partitions"), json!(partitioned.as_ref().map_or(0, |topic| topic.partitions)));
+    if let Some(policies) = state.registry().topic_policies(name) {
+        for spec in TOPIC {
+            let value = (spec.read)(&policies, &state.service.config().cluster);
+            object.set(Facet::Of(Group::Policies, spec.name.to_owned()), value);
+        }
+    }
+    let namespace = state.registry().namespace(&name.namespace()).unwrap_or_default();
+    for (role, permissions) in namespace.auth_policies.destination_auth.get(name.as_str()).into_iter().flatten() {
+        object.set(Facet::Of(Group::Grants, role.clone()), permissions_of(permissions));
+    }
+    if asked.properties {
+        object.groups.insert(Group::Properties);
+        for (label, value) in state.service.topic_properties(name).await? {
+            object.set(Facet::Of(Group::Properties, label), json!(value));
+        }
+    }
+    if asked.schema {
+        object.set(Facet::Field("schema"), schema(state, name).await?);
+    }
+    Ok(Some(object))
+}
+
+async fn schema(state: &AdminState, topic: &TopicName) -> Result<Value, AdminError> {
+    let Some(found) = state.service.schemas().latest(topic).await? else { return Ok(Value::Null) };
+    let text = canonical_schema(&schemas::text_of(&found.info));
+    Ok(json!({ "type": found.info.kind.name(), "schema": text, "properties": found.info.properties }))
+}
+
+/// A subscription is there if every partition has it.
+async fn subscription(state: &AdminState, topic: &TopicName, name: &str) -> Result<Option<Object>, AdminError> {
+    if state.require_namespace(&topic.namespace()).is_err() || state.require_topic(topic).await.is_err() {
+        return Ok(None);
+    }
+    let mut replicated = true;
+    for part in state.parts(topic).await? {
+        let stats = state.load(&part).await?.stats();
+        match stats.subscriptions.iter().find(|subscription| subscription.name == name) {
+            Some(found) => replicated &= found.replicated,
+            None => return Ok(None),
+        }
+    }
+    let mut object = Object::default();
+    object.set(Facet::Field("replicated"), json!(replicated));
+    Ok(Some(object))
+}

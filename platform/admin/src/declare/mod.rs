@@ -1,0 +1,334 @@
+//! Declarative documents: applied in order, with a plan before, a revision after, and one applier at a time.
+//!
+//! | method and path under `/admin/v2/meridian` | what it does |
+//! |---|---|
+//! | `PUT /apply?dryRun=&prune=&switch=&force=&revision=` | compares the document with what is, and does what is missing |
+//! | `GET /applied` | owners of documents |
+//! | `GET /applied/{owner}` | an owner's document, its revision and how far it came |
+//! | `DELETE /applied/{owner}?prune=` | forgets an owner; with `prune` deletes what it owns |
+//! | `GET /export?region=&tenant=&namespace=&topic=&subscription=` | one object as a document says it |
+//!
+//! A document with an owner has a revision: `If-Match` or `revision` names the one that the caller planned from, 0 = none yet. Without
+//! an owner nothing is remembered and nothing is ever deleted.
+//!
+//! Invariants: A2 the door is asked about every object that the document names or its owner owns; A7 an apply that was
+//! begun ends, also if the caller goes away, and answers 200 only once what it wrote is in force here.
+//! Failure: 412 with every problem and its path, 409 for a revision that is not the one in force or an apply under way,
+//! 202 for an apply that goes on after [`ANSWER_WITHIN`].
+//! Must never know: how a step is carried out below the registry and the service.
+
+mod actual;
+mod carry_out;
+mod steps;
+
+use crate::call::Call;
+use crate::error::AdminError;
+use crate::reply::Reply;
+use crate::state::AdminState;
+use crate::{Answer, Given};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::routing::{get, put};
+use carry_out::Outcome;
+use meridian_broker::access::Principal;
+use meridian_declare::{Allowed, Document, Manifest, ObjectId, Plan, Problem, Refused, compare, read, render_one};
+use meridian_door::{Action, Scope};
+use meridian_registry::Declared;
+use meridian_types::{NamespaceName, TopicName};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a caller is kept waiting; after that the apply goes on by itself.
+const ANSWER_WITHIN: Duration = Duration::from_secs(75);
+
+pub fn routes() -> Router<AdminState> {
+    const PATH: &str = "/admin/v2/meridian";
+    Router::new()
+        .route(&format!("{PATH}/apply"), put(apply))
+        .route(&format!("{PATH}/applied"), get(owners))
+        .route(&format!("{PATH}/applied/{{owner}}"), get(applied).delete(forget))
+        .route(&format!("{PATH}/export"), get(export))
+}
+
+/// 412 with all problems, each with its path.
+fn refused(problems: &[Problem]) -> Reply {
+    let told: Vec<_> = problems.iter().map(|one| json!({ "path": one.path, "problem": one.problem })).collect();
+    let reason = problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("; ");
+    Reply::json(&json!({ "reason": reason, "problems": told })).with_status(StatusCode::PRECONDITION_FAILED)
+}
+
+impl From<Refused> for AdminError {
+    fn from(error: Refused) -> Self {
+        AdminError::conflict(error.to_string())
+    }
+}
+
+impl From<Problem> for AdminError {
+    fn from(error: Problem) -> Self {
+        AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// What an apply works with.
+pub(super) struct Apply {
+    pub(super) state: AdminState,
+    pub(super) principal: Principal,
+    pub(super) document: Document,
+    pub(super) allowed: Allowed,
+    /// Topics and subscriptions in use are deleted too.
+    pub(super) force: bool,
+}
+
+impl Apply {
+    fn by(&self) -> String {
+        self.principal.acting().unwrap_or("anonymous").to_owned()
+    }
+
+    /// Asks about everything that the document names (A2).
+    fn check_named(&self, call: &Call) -> Result<(), AdminError> {
+        self.document.objects.iter().try_for_each(|(id, object)| {
+            let registry = self.state.registry();
+            match id {
+                // A tenant of which nothing is said is the way to its namespaces.
+                ObjectId::Tenant(name) if object.facets.is_empty() && registry.tenant(name).is_some() => {
+                    self.state.allow(call, Action::Administer, &Scope::Tenant(name))
+                }
+                id => check_allowed(&self.state, call, id),
+            }
+        })
+    }
+}
+
+fn check_allowed(state: &AdminState, call: &Call, id: &ObjectId) -> Result<(), AdminError> {
+    match id {
+        ObjectId::Region(_) | ObjectId::Tenant(_) => state.allow_operator(call),
+        ObjectId::Namespace(name) => state.allow(call, Action::Administer, &Scope::Tenant(name.tenant())),
+        ObjectId::Topic(topic) | ObjectId::Subscription(topic, _) => {
+            state.allow(call, Action::Administer, &Scope::Topic(topic))
+        }
+    }
+}
+
+/// Asks about what an owner owns beyond what the document names (A2).
+fn check_owned(state: &AdminState, call: &Call, manifest: &Manifest, document: &Document) -> Result<(), AdminError> {
+    let owned = manifest.owned();
+    owned.iter().filter(|id| !document.objects.contains_key(id)).try_for_each(|id| check_allowed(state, call, id))
+}
+
+/// The revision that the caller planned from, by `If-Match` or by `revision`.
+fn expected(call: &Call) -> Result<Option<u64>, AdminError> {
+    let header = call.headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok());
+    let Some(text) = header.or(call.query("revision")) else { return Ok(None) };
+    let number = text.trim().trim_matches('"').parse();
+    number.map(Some).map_err(|_| AdminError::bad_request(format!("revision {text}: expected a number, 0 for none yet")))
+}
+
+async fn apply(State(state): Given, call: Call) -> Answer {
+    let mut document =
+        match read(call.body()).map_err(|problem| vec![problem]).and_then(|value| Document::check(&value)) {
+            Ok(document) => document,
+            Err(problems) => {
+                // A2: what is wrong with a document is no secret, but who asks must be somebody who administers something.
+                return Ok(refused(&problems));
+            }
+        };
+    let cluster = state.service.config().cluster.clone();
+    if let Some(home) = document.home.as_ref().filter(|home| **home != cluster) {
+        return Ok(refused(&[Problem::at(
+            "home",
+            format!("is \"{home}\", but this is region {cluster}: apply it there"),
+        )]));
+    }
+    document.settle(&cluster);
+    let allowed = Allowed { prune: call.flag("prune"), switch: call.flag("switch") };
+    let apply = Apply { state, principal: call.principal.clone(), document, allowed, force: call.flag("force") };
+    apply.check_named(&call)?;
+    let (dry_run, expected) = (call.flag("dryRun"), expected(&call)?);
+    let kept = kept(&apply).await?;
+    if let Some((_, manifest)) = &kept {
+        check_owned(&apply.state, &call, manifest, &apply.document)?;
+    }
+    if dry_run {
+        return plan_only(&apply, kept.map(|(_, manifest)| manifest), expected).await;
+    }
+    let work = tokio::spawn(run(apply, kept, expected));
+    match tokio::time::timeout(ANSWER_WITHIN, work).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => Err(AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the apply ended: {error}"))),
+        Err(_) => Ok(Reply::json(&json!({ "state": "applying" })).with_status(StatusCode::ACCEPTED)),
+    }
+}
+
+/// What is kept of the document's owner.
+async fn kept(apply: &Apply) -> Result<Option<(Declared, Manifest)>, AdminError> {
+    let Some(owner) = &apply.document.owner else { return Ok(None) };
+    find(&apply.state, owner).await
+}
+
+async fn find(state: &AdminState, owner: &str) -> Result<Option<(Declared, Manifest)>, AdminError> {
+    let Some(declared) = state.registry().declared(owner).await? else { return Ok(None) };
+    let manifest = Manifest::decode(&declared.value)?;
+    Ok(Some((declared, manifest)))
+}
+
+async fn plan(apply: &Apply, owned: &BTreeSet<ObjectId>) -> Result<Result<Plan, Vec<Problem>>, AdminError> {
+    let actual = actual::of_document(&apply.state, &apply.document, owned).await?;
+    Ok(compare(&apply.document, &actual, owned, apply.allowed))
+}
+
+async fn plan_only(apply: &Apply, manifest: Option<Manifest>, expected: Option<u64>) -> Answer {
+    if let Some(owner) = &apply.document.owner {
+        Manifest::begin(manifest.as_ref(), &apply.document, owner, &apply.by(), expected, now_ms())?;
+    }
+    let owned = manifest.as_ref().map(Manifest::owned).unwrap_or_default();
+    match plan(apply, &owned).await? {
+        Ok(plan) => Ok(answer(apply, &plan, manifest.map_or(0, |manifest| manifest.revision), "planned")),
+        Err(problems) => Ok(refused(&problems)),
+    }
+}
+
+/// The whole of an apply, from the plan to its being in force.
+async fn run(apply: Apply, kept: Option<(Declared, Manifest)>, expected: Option<u64>) -> Answer {
+    let Some(owner) = apply.document.owner.clone() else {
+        let plan = match plan(&apply, &BTreeSet::new()).await? {
+            Ok(plan) => plan,
+            Err(problems) => return Ok(refused(&problems)),
+        };
+        carry_out::all(&apply, &plan, &BTreeSet::new()).await.result?;
+        return Ok(answer(&apply, &plan, 0, "applied"));
+    };
+    let (declared, before) = kept.map_or((None, None), |(declared, manifest)| (Some(declared), Some(manifest)));
+    let manifest = Manifest::begin(before.as_ref(), &apply.document, &owner, &apply.by(), expected, now_ms())?;
+    let owned = before.as_ref().map(Manifest::owned).unwrap_or_default();
+    let plan = match plan(&apply, &owned).await? {
+        Ok(plan) => plan,
+        Err(problems) => return Ok(refused(&problems)),
+    };
+    if let Some(before) = before.filter(|before| plan.is_empty() && before.is_settled_for(&apply.document)) {
+        return Ok(answer(&apply, &plan, before.revision, "applied"));
+    }
+    let registry = apply.state.registry();
+    let begun = registry.set_declared(&owner, &manifest.encode(), declared.as_ref()).await?;
+    tracing::info!(owner, revision = manifest.revision, steps = plan.steps.len(), by = apply.by(), "apply begins");
+    let Outcome { gone, result } = carry_out::all(&apply, &plan, &owned).await;
+    let manifest = manifest.end(result.is_ok(), &gone);
+    let kept = registry.set_declared(&owner, &manifest.encode(), Some(&begun)).await;
+    tracing::info!(owner, revision = manifest.revision, state = manifest.state.as_str(), "apply ended");
+    result?;
+    kept?;
+    Ok(answer(&apply, &plan, manifest.revision, "applied"))
+}
+
+fn answer(apply: &Apply, plan: &Plan, revision: u64, state: &str) -> Reply {
+    let shown = |steps: &[meridian_declare::Step]| steps.iter().map(|step| step.shown()).collect::<Vec<_>>();
+    let body = json!({
+        "owner": apply.document.owner,
+        "revision": revision,
+        "state": state,
+        "changes": shown(&plan.steps),
+        "left": plan.left.iter().map(ObjectId::to_string).collect::<Vec<_>>(),
+        "elsewhere": shown(&plan.elsewhere),
+    });
+    with_revision(Reply::json_whole(&body), revision)
+}
+
+fn with_revision(reply: Reply, revision: u64) -> Reply {
+    match HeaderValue::from_str(&format!("\"{revision}\"")) {
+        Ok(value) => reply.with_header(header::ETAG, value),
+        Err(_) => reply,
+    }
+}
+
+async fn owners(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    Ok(Reply::json(&state.registry().declared_owners().await?))
+}
+
+async fn applied(State(state): Given, call: Call) -> Answer {
+    let found = find(&state, call.param("owner")).await?;
+    let Some((_, manifest)) = found else {
+        state.allow_operator(&call)?;
+        return Err(AdminError::not_found(format!("owner {} has applied nothing", call.param("owner"))));
+    };
+    for id in &manifest.owned() {
+        check_allowed(&state, &call, id)?;
+    }
+    let body = json!({
+        "owner": manifest.owner,
+        "revision": manifest.revision,
+        "state": manifest.state.as_str(),
+        "by": manifest.by,
+        "atMs": manifest.at_ms,
+        "left": manifest.left.iter().map(ObjectId::to_string).collect::<Vec<_>>(),
+        "document": manifest.document,
+    });
+    Ok(with_revision(Reply::json_whole(&body), manifest.revision))
+}
+
+async fn forget(State(state): Given, call: Call) -> Answer {
+    let owner = call.param("owner").to_owned();
+    let Some((declared, manifest)) = find(&state, &owner).await? else {
+        state.allow_operator(&call)?;
+        return Ok(Reply::done());
+    };
+    // A document that names nothing, so that everything owned is to go.
+    let document = Document::check(&json!({ "owner": owner })).map_err(|problems| problems[0].clone())?;
+    let allowed = Allowed { prune: call.flag("prune"), switch: false };
+    let apply = Apply { state, principal: call.principal.clone(), document, allowed, force: call.flag("force") };
+    check_owned(&apply.state, &call, &manifest, &apply.document)?;
+    if !apply.allowed.prune {
+        apply.state.registry().forget_declared(&owner, &declared).await?;
+        return Ok(Reply::done());
+    }
+    let expected = expected(&call)?;
+    let work = tokio::spawn(async move {
+        let state = apply.state.clone();
+        run(apply, Some((declared, manifest)), expected).await?;
+        let left = find(&state, &owner).await?;
+        if let Some((declared, manifest)) = left.filter(|(_, manifest)| manifest.owned().is_empty()) {
+            tracing::info!(owner = manifest.owner, "owner forgotten");
+            state.registry().forget_declared(&owner, &declared).await?;
+        }
+        Ok(Reply::done())
+    });
+    match tokio::time::timeout(ANSWER_WITHIN, work).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => Err(AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the apply ended: {error}"))),
+        Err(_) => Ok(Reply::json(&json!({ "state": "applying" })).with_status(StatusCode::ACCEPTED)),
+    }
+}
+
+/// The object that the query names.
+fn named(call: &Call) -> Result<ObjectId, AdminError> {
+    let bad = |what: &str, text: &str| AdminError::invalid(format!("{what}={text}: no such name can be"));
+    let topic = |text: &str| TopicName::parse(text).map_err(|_| bad("topic", text));
+    match (call.query("region"), call.query("tenant"), call.query("namespace"), call.query("topic")) {
+        (Some(name), None, None, None) => Ok(ObjectId::Region(name.to_owned())),
+        (None, Some(name), None, None) => Ok(ObjectId::Tenant(name.to_owned())),
+        (None, None, Some(text), None) => {
+            NamespaceName::parse(text).map(ObjectId::Namespace).map_err(|_| bad("namespace", text))
+        }
+        (None, None, None, Some(text)) => match call.query("subscription") {
+            Some(name) => Ok(ObjectId::Subscription(topic(text)?, name.to_owned())),
+            None => Ok(ObjectId::Topic(topic(text)?)),
+        },
+        _ => Err(AdminError::bad_request("expected one of region, tenant, namespace, topic (with subscription)")),
+    }
+}
+
+async fn export(State(state): Given, call: Call) -> Answer {
+    let id = named(&call)?;
+    check_allowed(&state, &call, &id)?;
+    let found = actual::of_one(&state, &id).await?;
+    let mut object = found.ok_or_else(|| AdminError::not_found(format!("{id} does not exist")))?;
+    // D5: what is secret is compared, never shown.
+    object.facets.retain(|facet, _| !facet.is_secret());
+    let value: Value = render_one(&object);
+    Ok(Reply::json_whole(&value))
+}
