@@ -59,6 +59,11 @@ impl AdminError {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, reason)
     }
 
+    /// What storage and metadata say, by who must act on it.
+    pub fn by_class(error: &(impl Classify + std::fmt::Display)) -> Self {
+        by_class(error)
+    }
+
     /// 403.
     pub fn forbidden(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, reason)

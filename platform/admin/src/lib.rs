@@ -11,6 +11,7 @@
 #![recursion_limit = "256"]
 
 mod auth;
+mod bookies;
 mod broker_stats;
 mod brokers;
 mod call;
@@ -35,6 +36,7 @@ mod tenants;
 mod topics;
 mod unserved;
 
+pub use bookies::{BookieDesk, DeskAnswer};
 pub use error::AdminError;
 pub use listener::{WebLimits, WebListener, WebRefusals};
 pub use live::{Apply, LiveSettings};
@@ -63,6 +65,7 @@ pub fn router(state: AdminState) -> Router {
         .merge(region_link::routes())
         .merge(failover::routes())
         .merge(declare::routes())
+        .merge(bookies::routes())
         .merge(unserved::routes())
         .layer(middleware::from_fn_with_state(state.clone(), in_force::wait))
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));

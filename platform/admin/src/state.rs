@@ -1,5 +1,6 @@
 //! What handlers share, and the questions that all of them ask.
 
+use crate::bookies::BookieDesk;
 use crate::call::Call;
 use crate::error::AdminError;
 use crate::listener::{MAX_BODY_BYTES, WebRefusals};
@@ -26,6 +27,8 @@ pub struct AdminState {
     pub refusals: WebRefusals,
     /// Largest body of a request.
     pub body_bytes: usize,
+    /// Where operators ask about storage nodes, if this process has a part in storage.
+    pub desk: Option<Arc<dyn BookieDesk>>,
 }
 
 impl AdminState {
@@ -37,7 +40,12 @@ impl AdminState {
     /// As [`AdminState::new`], with settings whose changes are put in force.
     pub fn with_live(service: Arc<BrokerService>, live: LiveSettings, metrics: prometheus::Registry) -> Self {
         let refusals = WebRefusals::new(&metrics);
-        Self { service, live: Arc::new(live), metrics, refusals, body_bytes: MAX_BODY_BYTES }
+        Self { service, live: Arc::new(live), metrics, refusals, body_bytes: MAX_BODY_BYTES, desk: None }
+    }
+
+    /// With the desk for storage nodes.
+    pub fn with_desk(self, desk: Arc<dyn BookieDesk>) -> Self {
+        Self { desk: Some(desk), ..self }
     }
 
     /// Settings in force.

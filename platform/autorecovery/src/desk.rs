@@ -6,6 +6,7 @@
 //! Failure: [`DeskError`], by who must act.
 //! Must never know: who asks.
 
+use crate::follow::HEAR_MS;
 use crate::keys;
 use crate::records::{Leaving, Reason, Report};
 use crate::run::now_ms;
@@ -80,12 +81,14 @@ pub struct Progress {
     pub leaving: Option<Leaving>,
     /// Ledgers that still have it as a member.
     pub ledgers_left: u64,
+    /// The mark stands for so long that every process has heard of it and chooses the bookie no more.
+    pub heard: bool,
 }
 
 impl Progress {
     /// Nothing of it is needed any more.
     pub fn is_done(&self) -> bool {
-        self.leaving.is_some() && self.ledgers_left == 0
+        self.leaving.is_some() && self.heard && self.ledgers_left == 0
     }
 }
 
@@ -93,12 +96,18 @@ impl Progress {
 pub struct Desk {
     store: SharedStore,
     ledgers: Arc<LedgerClient>,
+    hear_ms: u64,
 }
 
 impl Desk {
     /// Over the cluster's metadata and a ledger client, whose directory tells which bookies there are.
     pub fn new(store: SharedStore, ledgers: Arc<LedgerClient>) -> Self {
-        Self { store, ledgers }
+        Self { store, ledgers, hear_ms: HEAR_MS }
+    }
+
+    /// With another time after which every process is taken to have heard of a mark.
+    pub fn hearing_within(self, hear_ms: u64) -> Self {
+        Self { hear_ms, ..self }
     }
 
     fn state(&self, id: &BookieId, registered: Option<&BTreeSet<BookieId>>, writable: &[BookieId]) -> BookieState {
@@ -172,7 +181,8 @@ impl Desk {
     /// What metadata said.
     pub async fn progress(&self, id: &BookieId) -> Result<Progress, DeskError> {
         let leaving = store::leaving(&*self.store).await?.remove(id);
-        Ok(Progress { leaving, ledgers_left: store::count_ledgers(&*self.store, id).await? })
+        let heard = leaving.is_some_and(|mark| now_ms() >= mark.due_ms + self.hear_ms);
+        Ok(Progress { leaving, ledgers_left: store::count_ledgers(&*self.store, id).await?, heard })
     }
 
     /// Orders an audit; answers when the order was given, to compare with [`Report::begun_ms`].

@@ -14,8 +14,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Every process has heard of a mark after so long, whatever became of its watch.
+pub(crate) const HEAR_MS: u64 = 10_000;
 /// The marks are read again after so long whatever the watch says.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(HEAR_MS / 2);
 /// Pause after metadata did not answer.
 const RETRY: Duration = Duration::from_secs(1);
 

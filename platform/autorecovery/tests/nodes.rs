@@ -104,7 +104,7 @@ async fn a_bookie_is_taken_away_by_order_while_it_serves() {
     let progress = cluster.desk.decommission(&leaves, 3).await.expect("ordered");
     assert!(!progress.is_done() && progress.ledgers_left > 0);
     nothing_left_on(&cluster, leaves.as_str()).await;
-    assert!(cluster.desk.progress(&leaves).await.expect("there").is_done());
+    until("it is done", || async { cluster.desk.progress(&leaves).await.expect("there").is_done() }).await;
     for (ledger, entries) in ledgers.iter().chain([&(single.id(), 30)]) {
         cluster.verify(*ledger, *entries).await;
     }

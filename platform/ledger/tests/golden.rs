@@ -7,6 +7,8 @@ use meridian_bookie_api::{AddEntry, AddResult, BookieError, EntryBytes, FenceSta
 use meridian_ledger::layout::Layout;
 use meridian_ledger::record::Stored;
 use meridian_ledger::recovery::machine::{RecoveryEffect, RecoveryMachine, RecoverySettings};
+use meridian_ledger::replicate::machine::{ReplicateEffect, ReplicateMachine};
+use meridian_ledger::replicate::{ReplicateSettings, Work};
 use meridian_ledger::writer::machine::{Pending, WriterMachine};
 use meridian_ledger::writer::words::{Change, ChangeRefusal, Mode, WriterEffect, WriterTimes};
 use meridian_ledger::{LedgerError, LedgerOptions, LedgerRecord, LedgerState};
@@ -246,6 +248,91 @@ impl Script for RecoveryScript {
     }
 }
 
+struct ReplicateScript {
+    machine: Option<ReplicateMachine>,
+    /// Runs by member, as they were asked last.
+    asked: HashMap<String, (usize, u64)>,
+}
+
+impl ReplicateScript {
+    fn effect(&mut self, effect: ReplicateEffect) -> String {
+        match effect {
+            ReplicateEffect::Load => "load".to_owned(),
+            ReplicateEffect::Choose(wanted) => change(&wanted),
+            ReplicateEffect::Read { run, slot, bookie, request } => {
+                assert!(!request.fence, "re-replication fences nothing");
+                self.asked.insert(bookie.to_string(), (slot, run));
+                let gaps = if request.gaps_allowed { " and what lies behind gaps" } else { "" };
+                format!("read {bookie}: {} entries from {}{gaps}", request.max_entries, request.first_entry_id)
+            }
+            ReplicateEffect::Send { bookie, entries } => {
+                assert!(entries.iter().all(|e| e.recovery));
+                format!("copy to {bookie}: {} (lac {})", numbers(&entries), entries[0].last_add_confirmed)
+            }
+            ReplicateEffect::Store { record, version, .. } => {
+                format!("store at {}: {}", version.0, describe(&record))
+            }
+            ReplicateEffect::Done(Ok(done)) => format!("done: {done:?}"),
+            ReplicateEffect::Done(Err(error)) => format!("failed: {error}"),
+        }
+    }
+}
+
+impl Script for ReplicateScript {
+    /// `begin leaving a refill b`, then answers.
+    fn event(&mut self, now_ms: u64, words: &[&str]) -> Vec<String> {
+        if words[0] == "begin" {
+            let settings = ReplicateSettings {
+                batch_entries: 2,
+                batch_bytes: 1_000,
+                runs_in_flight: 2,
+                retry_ms: 200,
+                patience_ms: 5_000,
+                salt: 0,
+            };
+            let of = |kind: &str| words.windows(2).filter(|w| w[0] == kind).map(|w| BookieId::new(w[1])).collect();
+            let work = Work { leaving: of("leaving"), refill: of("refill") };
+            self.machine = Some(ReplicateMachine::new(LEDGER, work, settings, now_ms));
+        }
+        let machine = self.machine.as_mut().expect("a script begins with `begin`");
+        match words[0] {
+            "begin" => {}
+            "loaded" => machine.loaded(now_ms, Ok((parse_record(&words[2..]), Version(number(words[1]) as u64)))),
+            "stored" => machine.stored(
+                now_ms,
+                match words[1] {
+                    "changed" => Stored::Changed,
+                    "unknown" => Stored::Unknown(MetadataError::Unavailable("down".to_owned())),
+                    version => Stored::Done(Version(number(version) as u64)),
+                },
+            ),
+            "chosen" if words[1] == "none" => machine.chosen(now_ms, Err(number(words[2]) as u32)),
+            "chosen" => machine.chosen(now_ms, Ok(ids(&words[1..]))),
+            "read" => {
+                let (slot, run) = self.asked[words[1]];
+                let payload = Bytes::from_static(b"0123456789");
+                // `damaged-4` is entry 4 with a byte that is not as it was written.
+                let entry = |w: &&str| {
+                    let (entry, damage) = w.strip_prefix("damaged-").map_or((*w, 0), |entry| (entry, 1));
+                    let entry_id = EntryId(number(entry));
+                    let digest = EntryBytes::plain(payload.clone()).digest(LEDGER, entry_id) ^ damage;
+                    let last_add_confirmed = EntryId(entry_id.0 - 1);
+                    ReadEntry { entry_id, last_add_confirmed, digest, payload: payload.clone() }
+                };
+                let failed = !words[2].chars().any(|c| c.is_ascii_digit());
+                let result = if failed { Err(error(words[2])) } else { Ok(words[2..].iter().map(entry).collect()) };
+                machine.answered(now_ms, run, slot, result);
+            }
+            "ok" => machine.added(now_ms, &BookieId::new(words[1]), results(&words[2..], Ok(()))),
+            "err" => machine.added(now_ms, &BookieId::new(words[1]), results(&words[3..], Err(error(words[2])))),
+            "tick" => machine.tick(now_ms),
+            other => panic!("no event is called {other}"),
+        }
+        let effects = machine.take_effects();
+        effects.into_iter().map(|effect| self.effect(effect)).collect()
+    }
+}
+
 /// Plays a script: lines that begin with two spaces are the effects of the line before them.
 fn play(text: &str, mut script: impl Script) -> String {
     let mut out = String::new();
@@ -294,4 +381,9 @@ fn writer_scripts() {
 #[test]
 fn recovery_scripts() {
     scripts("recovery_", |text| play(text, RecoveryScript::new()));
+}
+
+#[test]
+fn replicate_scripts() {
+    scripts("replicate_", |text| play(text, ReplicateScript { machine: None, asked: HashMap::new() }));
 }

@@ -226,6 +226,10 @@ impl BookieDirectory for OwnBookies {
         writable.map(|bookie| bookie.id().clone()).collect()
     }
 
+    fn registered(&self) -> Option<Vec<BookieId>> {
+        Some(self.all.iter().map(|bookie| bookie.id().clone()).collect())
+    }
+
     fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>> {
         self.all.iter().find(|bookie| bookie.id() == id).map(|bookie| bookie.clone() as Arc<dyn Bookie>)
     }

@@ -12,7 +12,9 @@ use crate::ports::Ports;
 use crate::ready::Addresses;
 use crate::region_link;
 use crate::role::Role;
+use crate::storage_desk::StorageDesk;
 use meridian_admin::{AdminState, LiveSettings};
+use meridian_autorecovery::Desk;
 use meridian_broker::failover::SharedStates;
 use meridian_broker::replication::{Linker, RegionLinker};
 use meridian_broker::service::{RegistryNamespaces, broker_record};
@@ -108,7 +110,7 @@ async fn build(
     let access = Access { identity, door: Arc::new(Door::new(broker_config::door(settings), registry.clone())) };
     let options = broker_config::storage_options(&in_force);
     let live = live_settings(settings, registry.clone(), options.limits.clone());
-    let factory = StorageFactory::new(floors.logs(settings)?, options);
+    let factory = StorageFactory::new(floors.logs(settings), options);
     let linker = RegionLinker::new(&config.cluster, config.replication.clone(), registry.clone(), floors.store.clone());
     let linker: Option<Arc<dyn Linker>> = Some(linker);
     let parts =
@@ -122,7 +124,8 @@ async fn build(
         }
         false => BrokerService::new(parts).await?,
     };
-    let admin = AdminState::with_live(service.clone(), live, floors.metrics.clone());
+    let desk = StorageDesk::new(Desk::new(floors.store.clone(), floors.ledgers.clone()));
+    let admin = AdminState::with_live(service.clone(), live, floors.metrics.clone()).with_desk(Arc::new(desk));
     Ok((service, admin))
 }
 

@@ -34,8 +34,8 @@ pub struct Floors {
     pub served: Option<Served>,
     /// Metrics of all floors.
     pub metrics: Metrics,
-    /// Storage nodes of the cluster.
-    directory: Arc<dyn BookieDirectory>,
+    /// Ledgers on the storage nodes of the cluster.
+    pub ledgers: Arc<LedgerClient>,
 }
 
 impl Floors {
@@ -80,23 +80,19 @@ impl Floors {
             Role::Standalone => bookies.clone(),
             _ => WatchedBookies::open(store.clone(), bookies.handed(), storage::connections(settings)).await?,
         };
-        Ok(Self { store, bookies, served, metrics, directory })
+        let ledgers = Arc::new(LedgerClient::new(store.clone(), directory, storage::ledgers(settings)?));
+        Ok(Self { store, bookies, served, metrics, ledgers })
     }
 
     /// The logs of a broker on these floors.
-    ///
-    /// # Errors
-    /// A place that can't be read.
-    pub fn logs(&self, settings: &Settings) -> Result<Arc<ManagedLedgers>, Failure> {
-        let config = storage::ledgers(settings)?;
-        let ledgers = Arc::new(LedgerClient::new(self.store.clone(), self.directory.clone(), config));
+    pub fn logs(&self, settings: &Settings) -> Arc<ManagedLedgers> {
         let caches = CacheSettings {
             tail_bytes: storage::tail_cache_bytes(settings),
             catch_up_bytes: storage::catch_up_cache_bytes(settings),
             ..CacheSettings::default()
         };
         let region = RegionId::of(settings.text(Key::ClusterName));
-        Ok(ManagedLedgers::new(ledgers, self.store.clone(), caches, region))
+        ManagedLedgers::new(self.ledgers.clone(), self.store.clone(), caches, region)
     }
 
     /// Takes the registration back, then flushes and closes the bookies.

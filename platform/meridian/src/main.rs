@@ -20,10 +20,12 @@ mod logging;
 mod ports;
 mod process;
 mod ready;
+mod recovery;
 mod region_link;
 mod regions;
 mod role;
 mod stats_page;
+mod storage_desk;
 mod store;
 mod tokens;
 

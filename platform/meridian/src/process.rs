@@ -13,6 +13,7 @@ use crate::floors::{self, Floors};
 use crate::logging;
 use crate::ports::Ports;
 use crate::ready;
+use crate::recovery;
 use crate::role::Role;
 use crate::stats_page;
 use meridian_settings::{Key, Settings};
@@ -113,13 +114,14 @@ async fn serve(role: Role, args: &ProcessArgs, settings: &Settings, begun: Insta
     }
 }
 
-/// What runs beside: garbage collection, the metrics page of a process without a broker.
+/// What runs beside: garbage collection, autorecovery, the metrics page of a process without a broker.
 fn background(role: Role, settings: &Settings, floors: &Arc<Floors>, ports: &mut Ports) -> Vec<JoinHandle<()>> {
     let mut tasks = Vec::new();
     if role.bookies(settings) > 0 {
         let pause_ms = settings.count(Key::GcWaitTime);
         tasks.push(tokio::spawn(floors.bookies.clone().collect_garbage(floors.store.clone(), pause_ms)));
     }
+    tasks.extend(recovery::start(role, settings, floors));
     if let Some(listener) = ports.stats.take() {
         let asked = floors.clone();
         let healthy = move || {

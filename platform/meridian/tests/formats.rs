@@ -15,6 +15,8 @@ const FORMATS: &[(&str, &str)] = &[
     ("Cookie", "platform/bookie/src/cookie.rs"),
     ("Ledger record", "platform/ledger/src/record.rs"),
     ("Registration of a bookie", "platform/ledger/src/bookies/registration.rs"),
+    ("Holdings of bookies", "platform/ledger/src/keys.rs"),
+    ("Autorecovery", "platform/autorecovery/src/records.rs"),
     ("Managed ledger records", "platform/managed-ledger/src/records.rs"),
     ("Cursor state", "platform/managed-ledger/src/cursor/codec.rs"),
     ("Acknowledgements between regions", "replication/cursors/src/exact/wire.rs"),

@@ -354,7 +354,6 @@ pub const PULSAR_KEYS_WITHOUT_MEANING: &[&str] = &[
     "replicationMetricsEnabled",
     "replicationTlsEnabled",
     "replicatorPrefix",
-    "rereplicationEntryBatchSize",
     "resourceUsageTransportClassName",
     "resourceUsageTransportPublishIntervalInSecs",
     "saslJaasClientAllowedIds",

@@ -331,6 +331,15 @@ settings! {
     MinorCompactionInterval: "minorCompactionInterval", Kind::Seconds, "3600", true, "… every so often.";
     MajorCompactionThreshold: "majorCompactionThreshold", Kind::Decimal, "0.5", true, "Rewrite entry logs with less than this share in use.";
     MajorCompactionInterval: "majorCompactionInterval", Kind::Seconds, "86400", true, "… every so often.";
+    AutoRecoveryDaemonEnabled: "autoRecoveryDaemonEnabled", Kind::Switch, "true", true, "Processes with bookies bring ledgers of lost bookies back to full copies.";
+    LostBookieRecoveryDelay: "lostBookieRecoveryDelay", Kind::Seconds, "30", true, "A bookie may be missing for so long before its ledgers are copied to others.";
+    OpenLedgerRereplicationGracePeriod: "openLedgerRereplicationGracePeriod", Kind::Millis, "30000", true, "The writer of an open ledger has so long to replace a lost bookie before the ledger is closed.";
+    ReplicationRateByBytes: "replicationRateByBytes", Kind::Number, "67108864", true, "Copies that one process makes for lost bookies, in bytes per second; 0 or less = no limit.";
+    RereplicationEntryBatchSize: "rereplicationEntryBatchSize", Kind::Count, "256", true, "Entries read at once to be copied.";
+    AutorecoveryLedgersInFlight: "autorecoveryLedgersInFlight", Kind::Count, "8", false, "Ledgers that one process copies at once.";
+    AuditorPeriodicCheckInterval: "auditorPeriodicCheckInterval", Kind::Seconds, "604800", true, "Look at all ledgers for missing and damaged copies so often; 0 = only by order.";
+    AuditorSamplesPerCopy: "auditorSamplesPerCopy", Kind::Count, "2", false, "Entries looked at by an audit beside the first and last that a bookie holds of a ledger.";
+    AuditorLedgersPerSecond: "auditorLedgersPerSecond", Kind::Count, "100", false, "Ledgers that an audit looks at per second at most.";
     ReplicationStartAt: "replicationStartAt", Kind::Choice(&["latest", "earliest"]), "latest", true, "Where a new link to another region begins in its topic.";
     ReplicationConnectionsPerBroker: "replicationConnectionsPerBroker", Kind::Count, "16", true, "Connections to each broker of another region.";
     ReplicationProducerQueueSize: "replicationProducerQueueSize", Kind::Count, "1000", true, "Entries on their way over one link at most.";

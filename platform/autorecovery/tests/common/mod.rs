@@ -153,7 +153,7 @@ impl Cluster {
         let store: SharedStore = Arc::new(MemoryStore::new());
         let nodes = Nodes::open(folder, count).await;
         let client = Self::another(&store, &nodes);
-        let desk = Desk::new(store.clone(), client.clone());
+        let desk = Desk::new(store.clone(), client.clone()).hearing_within(100);
         Self { store, nodes, client, desk }
     }
 

@@ -215,6 +215,13 @@ impl BookieDirectory for WatchedBookies {
         own.chain(others.map(|(id, _)| id.clone())).collect()
     }
 
+    fn registered(&self) -> Option<Vec<BookieId>> {
+        let own = self.own.iter().map(|own| own.bookie.id().clone());
+        let known = self.known.read();
+        let others = known.iter().filter(|(_, one)| one.present).map(|(id, _)| id.clone());
+        Some(own.chain(others).collect())
+    }
+
     fn get(&self, id: &BookieId) -> Option<Arc<dyn Bookie>> {
         if let Some(own) = self.own(id) {
             return Some(own.bookie.clone());

@@ -320,6 +320,7 @@ impl ReplicateMachine {
             self.next_entry = end;
         }
         let ids: Vec<u64> = self.runs.keys().copied().collect();
+        let mut finished = false;
         for id in ids {
             let order = self.order(id);
             let Some(run) = self.runs.get_mut(&id) else { continue };
@@ -334,14 +335,15 @@ impl ReplicateMachine {
                     let (ledger_id, reason) = (self.ledger_id, run.said());
                     return self.done(Err(LedgerError::Corrupt { ledger_id, entry_id, reason }));
                 }
-                Next::Finished => drop(self.runs.remove(&id)),
+                Next::Finished => finished |= self.runs.remove(&id).is_some(),
             }
         }
         let segment_end = self.segment.as_ref().map_or(0, |segment| segment.end);
-        match (self.runs.is_empty(), self.next_entry >= segment_end) {
-            (true, true) => self.copied_all(now_ms),
-            (true, false) => self.pump(now_ms),
-            (false, _) => {}
+        if self.next_entry < segment_end && finished {
+            // There is room for the next run.
+            self.pump(now_ms);
+        } else if self.runs.is_empty() {
+            self.copied_all(now_ms);
         }
     }
 

@@ -97,6 +97,15 @@ impl Admin {
         self.good("GET", path, answer)
     }
 
+    /// Takes something away.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub async fn delete(&self, path: &str) -> Result<(), Failure> {
+        let answer = self.call("DELETE", path, &Value::Null).await?;
+        self.good("DELETE", path, answer).map(drop)
+    }
+
     fn good(&self, method: &str, path: &str, (status, text): (u16, String)) -> Result<Value, Failure> {
         match status {
             200..=299 => Ok(serde_json::from_str(&text).unwrap_or_default()),

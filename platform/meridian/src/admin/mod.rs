@@ -5,6 +5,7 @@
 //! Must never know: what a call does in the region.
 
 pub mod api;
+mod bookies;
 mod failover;
 
 use crate::cli::Failure;
@@ -69,6 +70,11 @@ pub struct AdminArgs {
 
 #[derive(Subcommand)]
 enum AdminCommand {
+    /// Storage nodes: which there are, taking one away, audits of all copies.
+    Bookies {
+        #[command(subcommand)]
+        command: bookies::BookiesCommand,
+    },
     /// Which region is active for a namespace, what a switch costs, switches, and what they leave behind.
     Failover {
         #[command(subcommand)]
@@ -84,6 +90,7 @@ pub fn run(args: AdminArgs) -> Result<(), Failure> {
     let admin = args.connection.admin()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match args.command {
+        AdminCommand::Bookies { command } => runtime.block_on(bookies::run(&admin, command)),
         AdminCommand::Failover { command } => runtime.block_on(failover::run(&admin, command)),
     }
 }

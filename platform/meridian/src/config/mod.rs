@@ -1,5 +1,6 @@
 //! From settings to the numbers that each room is run with. Nothing but translation.
 
+pub mod autorecovery;
 pub mod broker;
 pub mod storage;
 
