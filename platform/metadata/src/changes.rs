@@ -103,25 +103,26 @@ struct HubState {
 }
 
 /// Where changes are published and watched.
-pub(crate) struct WatchHub {
+pub struct WatchHub {
     state: Mutex<HubState>,
 }
 
 impl WatchHub {
     /// A hub for a store whose latest version is `latest`.
-    pub(crate) fn new(latest: Version) -> Arc<Self> {
+    pub fn new(latest: Version) -> Arc<Self> {
         let log = ChangeLog { events: VecDeque::new(), bytes: 0, floor: latest };
         let state = HubState { log, latest, watchers: BTreeMap::new(), next_watcher: 0, closed: false };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
     /// The latest version whose changes are visible to readers and watchers.
-    pub(crate) fn latest(&self) -> Version {
+    pub fn latest(&self) -> Version {
         self.state.lock().latest
     }
 
-    /// Publishes the changes of one version, which is above every earlier one.
-    pub(crate) fn publish(&self, version: Version, events: &[WatchEvent]) {
+    /// Publishes the changes of one transaction; its position is above every earlier one and is its version wherever
+    /// the store publishes in the order of versions.
+    pub fn publish(&self, version: Version, events: &[WatchEvent]) {
         let mut state = self.state.lock();
         debug_assert!(version > state.latest, "M3: changes are published in version order");
         state.latest = version;
@@ -134,7 +135,7 @@ impl WatchHub {
     }
 
     /// Changes up to `latest` may have happened unseen: every watch starts over.
-    pub(crate) fn lose(&self, latest: Version) {
+    pub fn lose(&self, latest: Version) {
         let mut state = self.state.lock();
         state.latest = state.latest.max(latest);
         let latest = state.latest;
@@ -146,7 +147,7 @@ impl WatchHub {
     }
 
     /// Ends all watches once they have given what they hold.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         for watcher in std::mem::take(&mut state.watchers).into_values() {
@@ -156,7 +157,7 @@ impl WatchHub {
     }
 
     /// Begins a watch, see [`crate::MetadataStore::watch`].
-    pub(crate) fn watch(self: &Arc<Self>, prefix: &str, from: Option<Version>) -> Box<dyn Watch> {
+    pub fn watch(self: &Arc<Self>, prefix: &str, from: Option<Version>) -> Box<dyn Watch> {
         let mut state = self.state.lock();
         let pending = Pending { events: VecDeque::new(), bytes: 0, closed: state.closed };
         let watcher =

@@ -10,13 +10,13 @@
 //! Must never know: what keys mean.
 #![forbid(unsafe_code)]
 
-mod changes;
+pub mod changes;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod limits;
 mod memory;
 mod observed;
-mod plan;
+pub mod plan;
 mod rocks;
 mod sessions;
 pub mod store;

@@ -35,12 +35,19 @@ pub const MIN_SESSION_TTL_MS: u64 = 10;
 /// Longest time to live of a session; longer ones are cut to it.
 pub const MAX_SESSION_TTL_MS: u64 = 3_600_000;
 
-pub(crate) fn check_key(key: &str) -> Result<(), MetadataError> {
+/// Checks the size of a key.
+///
+/// # Errors
+/// [`MetadataError::TooLarge`].
+pub fn check_key(key: &str) -> Result<(), MetadataError> {
     check("key", key.len(), MAX_KEY_BYTES)
 }
 
 /// Checks sizes and that no key occurs twice; answers what the transaction counts for.
-pub(crate) fn check_transaction(operations: &[Operation]) -> Result<usize, MetadataError> {
+///
+/// # Errors
+/// [`MetadataError::TooLarge`] or [`MetadataError::Invalid`].
+pub fn check_transaction(operations: &[Operation]) -> Result<usize, MetadataError> {
     let mut keys = HashSet::with_capacity(operations.len());
     let mut total_bytes = 0;
     for operation in operations {

@@ -1,4 +1,4 @@
-//! What a transaction changes: a pure decision over what is held.
+//! What a transaction changes: a pure decision over what is held, for every store.
 //!
 //! Invariants: M2 the first condition that does not hold ends the transaction with nothing changed; an ephemeral key
 //! is only written for a session that lives.
@@ -10,25 +10,29 @@ use bytes::Bytes;
 
 /// What the store holds under a key, without the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
-    pub(crate) version: Version,
-    pub(crate) ephemeral: Option<SessionId>,
+pub struct Held {
+    /// The value's version.
+    pub version: Version,
+    /// The session that the key dies with.
+    pub ephemeral: Option<SessionId>,
 }
 
 /// One key's change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub(crate) key: String,
+pub struct Change {
+    /// The key.
+    pub key: String,
     /// The new value, `None` = deleted.
-    pub(crate) value: Option<Bytes>,
-    pub(crate) ephemeral: Option<SessionId>,
+    pub value: Option<Bytes>,
+    /// The session that the key dies with from now on.
+    pub ephemeral: Option<SessionId>,
     /// The session that the key was bound to before.
-    pub(crate) was_ephemeral: Option<SessionId>,
+    pub was_ephemeral: Option<SessionId>,
 }
 
 impl Change {
     /// The change as its watchers see it.
-    pub(crate) fn into_event(self, version: Version) -> WatchEvent {
+    pub fn into_event(self, version: Version) -> WatchEvent {
         match self.value {
             Some(value) => WatchEvent::Put(crate::Entry { key: self.key, value, version, ephemeral: self.ephemeral }),
             None => WatchEvent::Delete { key: self.key, version },
@@ -37,7 +41,11 @@ impl Change {
 }
 
 /// Judges all operations in order; answers the changes, none for checks and deletes of absent keys.
-pub(crate) fn plan(
+///
+/// # Errors
+/// [`MetadataError::Conflict`] for the first condition that does not hold, [`MetadataError::SessionExpired`] for an
+/// ephemeral key of a session that has ended, and those of `held`.
+pub fn plan(
     operations: Vec<Operation>,
     mut held: impl FnMut(&str) -> Result<Option<Held>, MetadataError>,
     lives: impl Fn(SessionId) -> bool,

@@ -1,0 +1,255 @@
+//! The task that looks for changes of other processes, ends dead sessions and watches over the connection.
+//!
+//! Role: once a second, or when asked to, one view of all heads and sessions; what moved is read in the same view and
+//! given to the watchers.
+//! Invariants: M3 what a look could not give is looked for again or is a rescan; a look that fails changes nothing.
+//! Failure: after repeated absence the client is built anew; the look is also the probe that ends everyone's wait.
+//! Must never know: what keys mean.
+
+use crate::calls::{KEYS_AT_ONCE, Pairs, Shared, Step, View, entry};
+use crate::follow::{Follower, Look, Span};
+use crate::format::{Head, SessionRecord, after, decode_data, decode_head, decode_session};
+use crate::lanes::LANE_LIFE_MS;
+use crate::log::{Logged, decode_entry};
+use crate::reap::Reaper;
+use meridian_metadata::{MetadataError, SessionId, Version, WatchEvent};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tikv_client::{Snapshot, TimestampExt};
+use tokio::time::Instant;
+
+/// Pause between probes while the store is away.
+const PROBE_PAUSE: Duration = Duration::from_millis(500);
+/// No change older than this before a look can come after it.
+const SETTLED_MS: u64 = 60_000;
+/// Bits of a time stamp below its milliseconds.
+const LOGICAL_BITS: u32 = 18;
+/// Sessions ended at once.
+const REAPED_AT_ONCE: usize = 16;
+/// Lanes taken away at one look.
+const LANES_TAKEN_AT_ONCE: usize = 8;
+
+/// All heads and sessions at one time.
+#[derive(Debug, Default)]
+pub(crate) struct Picture {
+    pub(crate) heads: BTreeMap<u64, Head>,
+    pub(crate) sessions: Vec<(SessionId, SessionRecord)>,
+    pub(crate) version: u64,
+    pub(crate) now_ms: u64,
+}
+
+/// The task's state.
+pub(crate) struct Poller {
+    follower: Follower,
+    reaper: Reaper,
+    started: Instant,
+    garbage: crate::garbage::Collector,
+}
+
+type Transactions = Vec<(Version, Vec<WatchEvent>)>;
+
+impl Shared {
+    /// Heads and sessions in one view.
+    pub(crate) async fn picture(&self, deadline: Instant) -> Result<(Picture, Snapshot), Step> {
+        let (mut snapshot, stamp) = self.link.snapshot(deadline).await?;
+        let mut picture =
+            Picture { version: stamp.version(), now_ms: stamp.physical.unsigned_abs(), ..Picture::default() };
+        let (mut from, to) = self.keys.heads_and_sessions();
+        loop {
+            let range = (from, to.clone());
+            let pairs = self.scan(&mut View::At(&mut snapshot), range, KEYS_AT_ONCE as u32, deadline).await?;
+            let complete = pairs.len() < KEYS_AT_ONCE;
+            let last = pairs.last().map(|(key, _)| key.clone());
+            for (key, record) in pairs {
+                if let Some(lane) = self.keys.lane_of_head(&key) {
+                    picture.heads.insert(lane, decode_head(&key, &record)?);
+                } else if let Some(session) = self.keys.session_of(&key) {
+                    picture.sessions.push((session, decode_session(&key, &record)?));
+                }
+            }
+            match last {
+                Some(last) if !complete => from = after(last),
+                _ => return Ok((picture, snapshot)),
+            }
+        }
+    }
+
+    /// The changes in spans of the log, in the order of their versions; `None` = everything must be read again.
+    async fn read_spans(
+        &self,
+        snapshot: &mut Snapshot,
+        spans: &[Span],
+        deadline: Instant,
+    ) -> Result<Option<Transactions>, Step> {
+        let mut entries = Vec::new();
+        for span in spans {
+            let (mut from, to) = (self.keys.log(span.lane, span.first), after(self.keys.log(span.lane, span.last)));
+            loop {
+                let range = (from, to.clone());
+                let pairs = self.scan(&mut View::At(&mut *snapshot), range, KEYS_AT_ONCE as u32, deadline).await?;
+                let next = pairs.last().filter(|_| pairs.len() == KEYS_AT_ONCE).map(|(key, _)| after(key.clone()));
+                for (key, record) in &pairs {
+                    entries.push(decode_entry(key, record)?);
+                }
+                match next {
+                    Some(next) => from = next,
+                    None => break,
+                }
+            }
+        }
+        entries.sort_by_key(|entry| entry.version);
+        let mut transactions = Vec::with_capacity(entries.len());
+        for logged in entries {
+            let mut events = Vec::with_capacity(logged.changes.len());
+            for change in logged.changes {
+                match change {
+                    Logged::Event(event) => events.push(event),
+                    Logged::Everything => return Ok(None),
+                    Logged::Reference { key } => {
+                        events.extend(self.referred(snapshot, key, logged.version, deadline).await?);
+                    }
+                }
+            }
+            transactions.push((logged.version, events));
+        }
+        Ok(Some(transactions))
+    }
+
+    /// A value too large for the log. One that has changed since is left out: its own entry follows.
+    async fn referred(
+        &self,
+        snapshot: &mut Snapshot,
+        key: String,
+        version: Version,
+        deadline: Instant,
+    ) -> Result<Option<WatchEvent>, Step> {
+        let data_key = self.keys.data(&key);
+        let pairs: Pairs = self.batch_get(&mut View::At(snapshot), vec![data_key.clone()], deadline).await?;
+        let Some((_, record)) = pairs.into_iter().next() else { return Ok(None) };
+        let (held, value) = decode_data(&data_key, &record)?;
+        Ok((held.version == version).then(|| WatchEvent::Put(entry(&key, (held, value)))))
+    }
+}
+
+impl Poller {
+    pub(crate) fn new(picture: &Picture) -> Self {
+        Self {
+            follower: Follower::begin(&picture.heads, picture.now_ms),
+            reaper: Reaper::default(),
+            started: Instant::now(),
+            garbage: crate::garbage::Collector::default(),
+        }
+    }
+
+    /// Looks once.
+    async fn look(&mut self, shared: &Arc<Shared>) -> Result<(), Step> {
+        let deadline = shared.deadline();
+        let (picture, mut snapshot) = shared.picture(deadline).await?;
+        let look = {
+            let mut own = shared.own_lanes.lock();
+            let recent = picture.version.saturating_sub(LANE_LIFE_MS << LOGICAL_BITS);
+            own.retain(|lane| picture.heads.contains_key(lane) || *lane > recent);
+            self.follower.look(&picture.heads, &own, picture.now_ms)
+        };
+        let transactions = match look {
+            Look::Read(spans) => shared.read_spans(&mut snapshot, &spans, deadline).await?,
+            Look::Rescan => None,
+        };
+        give(shared, &picture, transactions);
+        self.follower.seen(&picture.heads, picture.now_ms);
+        *shared.looked.lock() = Instant::now();
+        shared.counters.polls.add(1);
+        shared.counters.sessions.set(picture.sessions.len() as u64);
+        self.reap(shared, &picture).await;
+        take_dead_lanes(shared, &picture, deadline).await;
+        self.garbage.collect(shared, &picture, deadline).await;
+        Ok(())
+    }
+
+    /// Ends the sessions that are due. What fails is due again at the next look.
+    async fn reap(&mut self, shared: &Arc<Shared>, picture: &Picture) {
+        let local_ms = self.started.elapsed().as_millis() as u64;
+        let due = self.reaper.look(&picture.sessions, picture.now_ms, local_ms);
+        let mut ending = tokio::task::JoinSet::new();
+        for due in due.into_iter().take(REAPED_AT_ONCE) {
+            let shared = shared.clone();
+            ending.spawn(async move {
+                match shared.reap(due).await {
+                    Ok(()) | Err(MetadataError::SessionExpired(_)) => {}
+                    Err(error) => tracing::warn!(%error, session = due.session.0, "a dead session can't be ended"),
+                }
+            });
+        }
+        ending.join_all().await;
+    }
+}
+
+/// Gives what a look found to the watchers.
+fn give(shared: &Shared, picture: &Picture, transactions: Option<Transactions>) {
+    let Some(transactions) = transactions else {
+        shared.counters.rescans.add(1);
+        shared.publisher.rescan(Version(picture.version));
+        return;
+    };
+    let oldest = transactions.first().map(|(version, _)| version.0 >> LOGICAL_BITS);
+    shared.counters.change_lag_ms.set(oldest.map_or(0, |oldest_ms| picture.now_ms.saturating_sub(oldest_ms)));
+    for (version, events) in transactions {
+        if !shared.publisher.publish(version, events) {
+            shared.counters.rescans.add(1);
+        }
+    }
+    shared.publisher.forget_below(Version(picture.version.saturating_sub(SETTLED_MS << LOGICAL_BITS)));
+}
+
+/// Deletes lanes whose process has gone: entries first, the head last.
+async fn take_dead_lanes(shared: &Shared, picture: &Picture, deadline: Instant) {
+    let dead = |head: &Head| (head.version >> LOGICAL_BITS) + LANE_LIFE_MS < picture.now_ms;
+    let lanes = picture.heads.iter().filter(|(_, head)| dead(head)).take(LANES_TAKEN_AT_ONCE);
+    for (lane, head) in lanes {
+        if let Err(step) = take_lane(shared, *lane, *head, deadline).await {
+            tracing::debug!(?step, lane, "a lane of a process that has gone is left for the next look");
+        }
+    }
+}
+
+async fn take_lane(shared: &Shared, lane: u64, head: Head, deadline: Instant) -> Result<(), Step> {
+    let mut transaction = shared.link.begin(deadline).await?;
+    let head_key = shared.keys.head(lane);
+    let mut view = View::Of(&mut transaction);
+    let now = shared.batch_get(&mut view, vec![head_key.clone()], deadline).await?;
+    let Some((_, record)) = now.into_iter().next() else { return Ok(()) };
+    if decode_head(&head_key, &record)? != head {
+        return Ok(());
+    }
+    let range = (shared.keys.log(lane, 0), after(shared.keys.log(lane, u64::MAX)));
+    let entries = shared.scan(&mut view, range, KEYS_AT_ONCE as u32, deadline).await?;
+    let complete = entries.len() < KEYS_AT_ONCE;
+    let doomed = entries.into_iter().map(|(key, _)| key).chain(complete.then_some(head_key));
+    for key in doomed {
+        let deleted = transaction.delete(key).await;
+        deleted.map_err(|error| crate::failure::Failure::of("a write", &error))?;
+    }
+    // Locks of an unknown outcome are left to expire: a rollback could part keys that were committed together.
+    shared.link.step("a commit", deadline, transaction.commit()).await?;
+    Ok(())
+}
+
+/// Looks until the store is dropped, which ends its threads.
+pub(crate) async fn run(shared: Weak<Shared>, mut poller: Poller, interval: Duration) {
+    loop {
+        let Some(shared) = shared.upgrade() else { return };
+        if let Err(step) = poller.look(&shared).await {
+            tracing::debug!(?step, "a look for changes failed");
+            if shared.link.is_away() {
+                if let Err(failure) = shared.link.rebuild().await {
+                    tracing::debug!(reason = failure.reason, "no new connection to the metadata store");
+                }
+            }
+        }
+        let pause = if shared.link.is_away() { PROBE_PAUSE } else { interval };
+        let jitter = rand::random_range(0..=pause.as_millis() as u64 / 10);
+        let pause = pause - Duration::from_millis(jitter);
+        drop(tokio::time::timeout(pause, shared.look_now.notified()).await);
+    }
+}
