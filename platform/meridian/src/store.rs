@@ -4,6 +4,7 @@
 
 use crate::cli::Failure;
 use meridian_metadata::{ObservedStore, Patience, RocksStore, SharedStore, StoreFigures};
+use meridian_metadata_tikv::{TikvConfig, TikvStore};
 use meridian_settings::{Key, Settings};
 use prometheus::core::{Collector, Desc, Describer};
 use prometheus::proto::MetricFamily;
@@ -77,11 +78,21 @@ pub async fn open(url: &StoreUrl, settings: &Settings, data_dir: Option<&Path>) 
             return Err("metadataStoreUrl is empty: expected tikv://host:port/prefix, the same for all processes of the cluster".into());
         }
         (StoreUrl::Rocks(folder), _) => Arc::new(RocksStore::open(folder)?),
-        (StoreUrl::Tikv { .. }, _) => return Err("metadataStoreUrl=tikv://…: TiKV is not served yet".into()),
+        (StoreUrl::Tikv { endpoints, prefix }, _) => TikvStore::connect(tikv(endpoints, prefix, settings)).await?,
     };
     let call_limit_ms = settings.count(Key::MetadataStoreOperationTimeoutSeconds).max(1) * 1000;
     let patience = Patience { call_limit_ms, ..Patience::default() };
     Ok(ObservedStore::new(inner, patience))
+}
+
+/// How to reach TiKV. A prefix ends with a stroke, so that none is the beginning of another.
+fn tikv(endpoints: &[String], prefix: &str, settings: &Settings) -> TikvConfig {
+    let file = |key: Key| Some(settings.text(key)).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let mut config = TikvConfig::new(endpoints.to_vec(), format!("{prefix}/"));
+    config.ca_path = file(Key::MetadataStoreTrustCertsFilePath);
+    config.cert_path = file(Key::MetadataStoreCertificateFilePath);
+    config.key_path = file(Key::MetadataStoreKeyFilePath);
+    config
 }
 
 /// Figures of the store, read when they are asked for.

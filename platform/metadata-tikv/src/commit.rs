@@ -24,7 +24,7 @@ use tikv_client::{TimestampExt, Transaction};
 use tokio::time::Instant;
 
 /// Time to settle an outcome after the deadline of the call: longer than the locks of a commit live.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(4);
 /// Outcomes that may be settled in the background at once.
 const MAX_DOUBTS: u64 = 64;
 /// Keys of a session that one transaction deletes.

@@ -22,7 +22,8 @@ pub struct TikvConfig {
     pub cert_path: Option<PathBuf>,
     /// This process's private key, PEM.
     pub key_path: Option<PathBuf>,
-    /// Longest time of a call of the trait, repetitions included.
+    /// Longest time of a call of the trait, repetitions included. A write whose outcome is not known by then takes up to
+    /// four seconds more to settle it.
     pub call_timeout_ms: u64,
     /// Longest time of one step of a call (a time stamp, a read, a commit).
     pub step_timeout_ms: u64,
@@ -53,8 +54,8 @@ impl TikvConfig {
             ca_path: None,
             cert_path: None,
             key_path: None,
-            call_timeout_ms: 10_000,
-            step_timeout_ms: 4_000,
+            call_timeout_ms: 5_000,
+            step_timeout_ms: 2_500,
             rpc_timeout_ms: 2_000,
             poll_interval_ms: 1_000,
             collect_garbage: false,
