@@ -1,16 +1,23 @@
-# Two commands for a fresh machine: `make run` (two regions on embedded stores) and `make test` (all tests).
+# For a fresh machine: `make run` (two regions on embedded stores), `make cluster` (one region of many processes) and
+# `make test` (all tests).
 
 CARGO ?= cargo
 PYTHON ?= python3
 DATA_DIR ?= data
+CLUSTER_DIR ?= cluster-data
 VENV ?= .venv
 PACKAGES := libclang-dev clang g++ pkg-config python3-venv openssl
 
-.PHONY: run test deps check unit client-tests lint deny fuzz dist
+.PHONY: run cluster test deps check unit client-tests lint deny fuzz dist
 
 run: deps
 	$(CARGO) build --release --locked -p meridian
 	exec $${CARGO_TARGET_DIR:-target}/release/meridian regions --data-dir $(DATA_DIR) $(ARGS)
+
+# Metadata store, three brokers, five bookies in three zones, on loopback.
+cluster: deps
+	$(CARGO) build --release --locked -p meridian -p meridian-mini-tikv
+	exec $${CARGO_TARGET_DIR:-target}/release/meridian cluster demo --data-dir $(CLUSTER_DIR) $(ARGS)
 
 test: deps lint unit client-tests
 
@@ -26,7 +33,7 @@ unit:
 	$(CARGO) test --workspace --locked
 
 client-tests: $(VENV)/ready
-	$(CARGO) build --locked -p meridian
+	$(CARGO) build --locked -p meridian -p meridian-mini-tikv
 	MERIDIAN_BINARY=$${CARGO_TARGET_DIR:-target}/debug/meridian $(VENV)/bin/python -m pytest -q --maxfail=20 platform/meridian/tests/python
 
 $(VENV)/ready: platform/meridian/tests/python/requirements.txt

@@ -40,6 +40,8 @@ enum Command {
     },
     /// Run a broker and a storage node of a cluster in one process: the broker calls its own storage node directly.
     Node(ProcessArgs),
+    /// Restore copies of lost bookies and audit, for clusters whose bookies do not do that beside their work.
+    Autorecovery(ProcessArgs),
     /// Set up a cluster of many processes.
     Cluster {
         #[command(subcommand)]
@@ -121,6 +123,7 @@ impl Cli {
         match self.command {
             Command::Standalone(args) => process::run(Role::Standalone, &args.process, args.bookies),
             Command::Broker(args) => process::run(Role::Broker, &args, None),
+            Command::Autorecovery(args) => process::run(Role::Autorecovery, &args, None),
             Command::Node(args) => process::run(Role::Node, &args, None),
             Command::Bookie { command: None, run } => process::run(Role::Bookie, &run, None),
             Command::Bookie { command: Some(BookieCommand::RebuildIndex(args)), .. } => rebuild_index(&args),

@@ -11,6 +11,7 @@ mod bookie;
 mod bookies;
 mod broker;
 mod certs;
+mod child;
 mod cli;
 mod cluster;
 mod config;

@@ -17,7 +17,8 @@ pub fn start(role: Role, settings: &Settings, floors: &Floors) -> Vec<JoinHandle
     if role.has_broker() {
         tasks.push(tokio::spawn(follow_leaving(floors.store.clone(), floors.ledgers.clone(), pending())));
     }
-    if role.bookies(settings) > 0 && settings.switch(Key::AutoRecoveryDaemonEnabled) {
+    let beside_bookies = role.bookies(settings) > 0 && settings.switch(Key::AutoRecoveryDaemonEnabled);
+    if role == Role::Autorecovery || beside_bookies {
         let name = format!("{} {}", role.name(), std::process::id());
         let config = autorecovery(settings, &name, &floors.metrics);
         let running = meridian_autorecovery::run(config, floors.store.clone(), floors.ledgers.clone(), pending());

@@ -8,11 +8,9 @@
 //! Failure: what prevented the start, or which child ended and the last lines of its log, as the one error line's text.
 //! Must never know: any protocol but a few admin calls.
 
-mod child;
-
 use crate::admin::api::Admin;
+use crate::child::Child;
 use crate::cli::Failure;
-use child::Child;
 use clap::Args;
 use serde_json::json;
 use std::io::Write;
@@ -97,7 +95,8 @@ async fn start(args: &RegionsArgs, children: &mut Vec<Child>) -> Result<(), Fail
     }
     std::fs::create_dir_all(&args.data_dir).map_err(|error| format!("--data-dir {shown}: {error}"))?;
     for plan in &PLANS {
-        children.push(Child::start(plan.name, &args.data_dir, &options(args, plan))?);
+        let child = Child::start(plan.name, "standalone", &args.data_dir, &options(args, plan))?;
+        children.push(child.called(format!("region {}", plan.name)));
     }
     tokio::time::timeout(START_LIMIT, async {
         while !children.iter_mut().try_fold(true, |ready, child| Ok::<_, Failure>(child.is_ready()? && ready))? {
@@ -190,7 +189,10 @@ fn announce(args: &RegionsArgs, children: &[Child]) -> Result<(), Failure> {
 }
 
 /// Writes a file whole or not at all.
-fn write_whole(file: &Path, text: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// The file.
+pub fn write_whole(file: &Path, text: &str) -> Result<(), Failure> {
     let draft = file.with_extension("draft");
     std::fs::write(&draft, text)
         .and_then(|()| std::fs::rename(&draft, file))

@@ -13,6 +13,8 @@ pub enum Role {
     Bookie,
     /// Both in one process: the broker calls its own bookie directly.
     Node,
+    /// Restores copies of lost bookies, and audits.
+    Autorecovery,
 }
 
 impl Role {
@@ -23,12 +25,13 @@ impl Role {
             Role::Broker => "broker",
             Role::Bookie => "bookie",
             Role::Node => "node",
+            Role::Autorecovery => "autorecovery",
         }
     }
 
     /// Clients connect to it.
     pub fn has_broker(self) -> bool {
-        self != Role::Bookie
+        !matches!(self, Role::Bookie | Role::Autorecovery)
     }
 
     /// It shares metadata with other processes.
@@ -38,7 +41,7 @@ impl Role {
 
     /// It has data of its own.
     pub fn has_folder(self) -> bool {
-        self != Role::Broker
+        !matches!(self, Role::Broker | Role::Autorecovery)
     }
 
     /// Bookies in the process.
@@ -46,7 +49,7 @@ impl Role {
         match self {
             Role::Standalone => settings.count(Key::Bookies).max(1),
             Role::Bookie | Role::Node => 1,
-            Role::Broker => 0,
+            Role::Broker | Role::Autorecovery => 0,
         }
     }
 }

@@ -92,6 +92,7 @@ fn tikv(endpoints: &[String], prefix: &str, settings: &Settings) -> TikvConfig {
     config.ca_path = file(Key::MetadataStoreTrustCertsFilePath);
     config.cert_path = file(Key::MetadataStoreCertificateFilePath);
     config.key_path = file(Key::MetadataStoreKeyFilePath);
+    config.collect_garbage = settings.switch(Key::MetadataStoreCollectGarbage);
     config
 }
 

@@ -29,6 +29,9 @@ struct Arguments {
     /// File that gets the address once the server listens.
     #[arg(long)]
     ready_file: Option<PathBuf>,
+    /// End once standard input closes (for a parent that must not leave it behind).
+    #[arg(long, hide = true)]
+    end_with_stdin: bool,
     /// Who signs the clients' certificates; with --cert and --key.
     #[arg(long, requires = "cert", requires = "key")]
     ca: Option<PathBuf>,
@@ -58,6 +61,10 @@ fn run(arguments: Arguments) -> Result<(), StartError> {
         let unfinished = ready_file.with_extension("part");
         std::fs::write(&unfinished, server.address().to_string())?;
         std::fs::rename(unfinished, ready_file)?;
+    }
+    if arguments.end_with_stdin {
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+        return Ok(());
     }
     loop {
         std::thread::park();

@@ -2,6 +2,7 @@
 //!
 //! Failure: one line that says what is there already, or what to set.
 
+mod demo;
 pub mod identity;
 
 use crate::cli::{Failure, SettingsArgs};
@@ -20,6 +21,8 @@ pub enum ClusterCommand {
     Init(InitArgs),
     /// Say which cluster the metadata store belongs to.
     Show(SettingsArgs),
+    /// Run a whole cluster on this machine: a metadata store, brokers, bookies in three zones, a process each.
+    Demo(demo::DemoArgs),
 }
 
 /// What `meridian cluster init` takes.
@@ -37,10 +40,11 @@ pub struct InitArgs {
 /// # Errors
 /// The store, or what it holds.
 pub fn run(command: ClusterCommand) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     match command {
-        ClusterCommand::Init(args) => runtime.block_on(init(&args)),
-        ClusterCommand::Show(args) => runtime.block_on(show(&args)),
+        ClusterCommand::Init(args) => runtime()?.block_on(init(&args)),
+        ClusterCommand::Show(args) => runtime()?.block_on(show(&args)),
+        ClusterCommand::Demo(args) => demo::run(&args),
     }
 }
 

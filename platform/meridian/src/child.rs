@@ -1,4 +1,4 @@
-//! One region as a child process.
+//! A server process of this binary, or another program beside it, as a child.
 //!
 //! Role: starts it with a log file and a ready file, sees whether it lives, ends it by closing its standard input.
 //! Failure: its end is an error with the last lines of its log.
@@ -16,9 +16,10 @@ const QUOTED_LINES: usize = 5;
 /// Most bytes of a log that are read for them.
 const QUOTED_BYTES: usize = 4096;
 
-/// A started region.
+/// A started process.
 pub struct Child {
-    name: &'static str,
+    name: String,
+    shown: String,
     process: std::process::Child,
     log_file: PathBuf,
     ready_file: PathBuf,
@@ -27,32 +28,55 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a region over `DIR/<name>`.
+    /// Starts a server of this binary over `DIR/<name>`.
     ///
     /// # Errors
     /// The process or its log file can't be made.
-    pub fn start(name: &'static str, folder: &Path, options: &[String]) -> Result<Self, Failure> {
+    pub fn start(name: &str, role: &str, folder: &Path, options: &[String]) -> Result<Self, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(role).args(["--data-dir".as_ref(), folder.join(name).as_os_str()]);
+        command.args(options);
+        Self::spawn(name, folder, command)
+    }
+
+    /// Starts a program that takes `--ready-file` and `--end-with-stdin`; its log goes to `DIR/<name>.log`.
+    ///
+    /// # Errors
+    /// The process or its log file can't be made.
+    pub fn spawn(name: &str, folder: &Path, mut command: Command) -> Result<Self, Failure> {
         let (log_file, ready_file) = (folder.join(format!("{name}.log")), folder.join(format!("{name}.ready")));
         let _ = std::fs::remove_file(&ready_file);
-        let log = File::create(&log_file).map_err(|error| format!("{}: {error}", log_file.display()))?;
-        let process = Command::new(std::env::current_exe()?)
-            .arg("standalone")
-            .args(["--data-dir".as_ref(), folder.join(name).as_os_str()])
+        let log = File::options().create(true).append(true).open(&log_file);
+        let log = log.map_err(|error| format!("{}: {error}", log_file.display()))?;
+        let process = command
             .args(["--ready-file".as_ref(), ready_file.as_os_str()])
             .arg("--end-with-stdin")
-            .args(options)
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
             // A Ctrl-C in the terminal goes to this process alone, which then ends the children in order.
             .process_group(0)
-            .spawn()?;
-        Ok(Self { name, process, log_file, ready_file, ready: Value::Null, ended: false })
+            .spawn()
+            .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+        Ok(Self {
+            name: name.to_owned(),
+            shown: name.to_owned(),
+            process,
+            log_file,
+            ready_file,
+            ready: Value::Null,
+            ended: false,
+        })
     }
 
-    /// Name of the region.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// How errors call it, instead of by its name.
+    pub fn called(self, shown: String) -> Self {
+        Self { shown, ..self }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Where its log is.
@@ -71,7 +95,7 @@ impl Child {
     /// It listens on no such port.
     pub fn port(&self, name: &str) -> Result<u16, Failure> {
         let found = self.ready[name].as_u64().and_then(|port| u16::try_from(port).ok());
-        found.ok_or_else(|| format!("region {} has no {name}", self.name).into())
+        found.ok_or_else(|| format!("{} has no {name}", self.shown).into())
     }
 
     /// Whether it answers.
@@ -83,7 +107,8 @@ impl Child {
         if self.ready.is_null()
             && let Ok(text) = std::fs::read_to_string(&self.ready_file)
         {
-            self.ready = serde_json::from_str(&text)?;
+            // Another program may write its address alone.
+            self.ready = serde_json::from_str(&text).unwrap_or(Value::String(text));
         }
         Ok(!self.ready.is_null())
     }
@@ -95,7 +120,7 @@ impl Child {
     pub fn check(&mut self) -> Result<(), Failure> {
         let Some(status) = self.process.try_wait()? else { return Ok(()) };
         self.ended = true;
-        Err(format!("region {} ended with {status}; {} ends with\n{}", self.name, self.log_file.display(), self.tail())
+        Err(format!("{} ended with {status}; {} ends with\n{}", self.shown, self.log_file.display(), self.tail())
             .into())
     }
 
@@ -133,6 +158,6 @@ impl Child {
     }
 
     fn unclean(&self, how: &str) -> Failure {
-        format!("region {} ended with {how}; see {}", self.name, self.log_file.display()).into()
+        format!("{} ended with {how}; see {}", self.shown, self.log_file.display()).into()
     }
 }
