@@ -68,6 +68,14 @@ async fn owned(State(state): Given, call: Call) -> Answer {
     Ok(Reply::json(&owned))
 }
 
+/// For brokers that do not reach the metadata store: whether this one does.
+pub async fn contact(State(state): Given) -> Answer {
+    match state.service.ownership().reaches_store() {
+        true => Ok(Reply::text("ok")),
+        false => Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "the metadata store did not answer lately")),
+    }
+}
+
 async fn health(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     state.service.health().await?;

@@ -14,6 +14,7 @@ mod auth;
 mod bookies;
 mod broker_stats;
 mod brokers;
+mod bundles;
 mod call;
 mod clusters;
 mod declare;
@@ -22,6 +23,7 @@ mod error;
 mod failover;
 mod headers;
 mod in_force;
+mod isolation;
 mod listener;
 mod live;
 mod lookup;
@@ -59,6 +61,8 @@ pub fn router(state: AdminState) -> Router {
         .merge(brokers::routes())
         .merge(broker_stats::routes())
         .merge(namespaces::routes())
+        .merge(bundles::routes())
+        .merge(isolation::routes())
         .merge(topics::routes())
         .merge(schemas::routes())
         .merge(lookup::routes())
@@ -72,6 +76,7 @@ pub fn router(state: AdminState) -> Router {
     Router::new()
         .merge(guarded)
         .merge(failover::open_routes())
+        .route(meridian_broker::service::CONTACT_PATH, get(brokers::contact))
         .route("/metrics", get(metrics::page))
         .route("/metrics/", get(metrics::page))
         .route("/admin/v2/meridian/region-link", get(region_link::address))

@@ -91,8 +91,8 @@ pub trait Host: Send + Sync {
     fn close_moved(&self) -> BoxFuture<'_, ()>;
     /// The lease was lost or may have been: closes everything, and ends when nothing is open.
     fn close_all(&self, reason: &'static str) -> BoxFuture<'_, ()>;
-    /// Bundles came from a broker that has gone.
-    fn gained(&self, bundles: Vec<BundleId>);
+    /// A bundle came. Must not block.
+    fn gained(&self, bundle: BundleId);
     /// What open topics ask of the broker.
     fn loads(&self) -> Vec<TopicLoad>;
     /// Whether peers that were asked reach the metadata store.
@@ -153,8 +153,8 @@ pub trait Ownership: Send + Sync {
     fn leave(&self) -> BoxFuture<'_, ()>;
     /// Binds the broker that hosts the topics; what runs by itself begins.
     fn attach(&self, host: Weak<dyn Host>);
-    /// Age of the last answer of the metadata store in ms, `None` if it does not matter or there was none.
-    fn contact_age_ms(&self) -> Option<u64>;
+    /// Whether the metadata store answered lately; for peers that do not reach it.
+    fn reaches_store(&self) -> bool;
     /// Counters and gauges by name and labels.
     fn figures(&self) -> Vec<Figure>;
 

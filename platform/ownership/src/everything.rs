@@ -120,8 +120,8 @@ impl Ownership for Everything {
         let _ = self.host.set(host);
     }
 
-    fn contact_age_ms(&self) -> Option<u64> {
-        None
+    fn reaches_store(&self) -> bool {
+        true
     }
 
     fn figures(&self) -> Vec<Figure> {

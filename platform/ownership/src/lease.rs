@@ -44,6 +44,17 @@ pub enum Evidence {
     Unknown,
 }
 
+impl Evidence {
+    /// From what peers answered: whether each of those that did reaches the store.
+    pub fn of(peers: usize, answers: &[bool]) -> Self {
+        match answers.iter().any(|reaches| *reaches) {
+            true => Evidence::OnlyHere,
+            false if answers.len() * 2 > peers => Evidence::AwayForAll,
+            false => Evidence::Unknown,
+        }
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseEvent {
@@ -381,6 +392,14 @@ mod tests {
         assert_eq!(lease.step(300, Tick), [Renew]);
         assert_eq!(lease.step(310, Expired), [Stop(StopReason::SessionExpired)]);
         assert_eq!(lease.step(311, Tick), [Open { same_life: false }]);
+    }
+
+    #[test]
+    fn one_peer_that_reaches_the_store_is_enough() {
+        assert_eq!(Evidence::of(3, &[false, true]), Evidence::OnlyHere);
+        assert_eq!(Evidence::of(3, &[false, false]), Evidence::AwayForAll);
+        assert_eq!(Evidence::of(4, &[false, false]), Evidence::Unknown);
+        assert_eq!(Evidence::of(1, &[]), Evidence::Unknown);
     }
 
     fn event(kind: u8, now_ms: u64, back_ms: u64) -> LeaseEvent {

@@ -1,7 +1,7 @@
 //! Which broker serves what: bundles of topics, owned by lease with an epoch.
 //!
 //! Role: namespaces are cut into hash ranges (bundles); each has at most one owner, a broker's life, written by
-//! compare-and-set. Pure parts decide; a
+//! compare-and-set. Pure parts ([`bundles`], [`lease`], [`table`], [`assign`], [`isolation`], [`shed`], [`resize`]) decide; a
 //! thin shell ([`region`]) talks to the metadata store and to the broker that hosts the topics.
 //! Invariants: O1 epochs of a bundle rise with every change of its owner, over splits and merges too; O2 a record names an
 //! owner only together with a check that this very life is registered, and replaces another living one only by a move; O3 a
@@ -18,9 +18,12 @@ pub mod bundles;
 pub mod everything;
 pub mod isolation;
 pub mod lease;
+pub mod machine;
 
 pub mod records;
 pub mod region;
+pub mod resize;
+pub mod shed;
 pub mod table;
 
 pub use api::{BoxFuture, Host, Namespaces, Ownership, OwnershipError, Place, TopicLoad};

@@ -202,6 +202,11 @@ impl Table {
         self.owners.get(bundle)
     }
 
+    /// Namespaces that were cut anew, with their bundles.
+    pub fn cuts(&self) -> impl Iterator<Item = (&NamespaceName, &Bundles)> {
+        self.cuts.iter().map(|(namespace, cut)| (namespace, &*cut.record))
+    }
+
     /// All bundles with a record.
     pub fn owners(&self) -> impl Iterator<Item = (&BundleId, &Versioned<OwnerRecord>)> {
         self.owners.iter()

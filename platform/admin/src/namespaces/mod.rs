@@ -6,6 +6,7 @@ mod replication;
 
 pub use replication::{check_clusters, check_no_peers};
 
+use crate::bundles;
 use crate::call::Call;
 use crate::error::AdminError;
 use crate::reply::Reply;
@@ -13,7 +14,7 @@ use crate::state::AdminState;
 use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
-use axum::routing::{get, post, put};
+use axum::routing::{get, post};
 use meridian_broker::ListDomain;
 use meridian_broker::service::is_system_topic;
 use meridian_door::{Action, Scope};
@@ -29,16 +30,12 @@ pub fn routes() -> Router<AdminState> {
         .route("/admin/v2/namespaces/{tenant}", get(list))
         .route(PATH, get(show).put(create).delete(delete))
         .route(&under("/topics"), get(topics))
-        .route(&under("/unload"), put(unload))
-        .route(&under("/{bundle}/unload"), put(unload))
-        .route(&under("/{bundle}/split"), put(split))
         .route(&under("/clearBacklog"), post(clear_backlog))
         .route(&under("/clearBacklog/{subscription}"), post(clear_backlog))
         .route(&under("/{bundle}/clearBacklog"), post(clear_backlog))
         .route(&under("/{bundle}/clearBacklog/{subscription}"), post(clear_backlog))
         .route(&under("/unsubscribe/{subscription}"), post(unsubscribe))
         .route(&under("/{bundle}/unsubscribe/{subscription}"), post(unsubscribe))
-        .route(&under("/bundles"), get(bundles))
         .merge(permissions::routes())
         .merge(policies::routes())
 }
@@ -106,72 +103,21 @@ pub async fn listed(
     Ok(topics)
 }
 
-async fn bundles(State(state): Given, call: Call) -> Answer {
-    let namespace = state.administered_namespace(&call)?;
-    let policies = state.registry().namespace(&namespace);
-    Ok(Reply::json(&policies.and_then(|policies| policies.bundles.clone())))
-}
-
-/// 412 unless the path names no bundle or one of the namespace's.
-fn check_bundle(state: &AdminState, call: &Call, namespace: &NamespaceName) -> Result<(), AdminError> {
-    let bundle = call.param("bundle");
-    let policies = state.registry().namespace(namespace);
-    let boundaries =
-        policies.as_ref().and_then(|policies| policies.bundles.as_ref()).map(|bundles| &bundles.boundaries);
-    let known = |boundaries: &Vec<String>| {
-        boundaries.windows(2).any(|pair| bundle == format!("{}_{}", pair[0], pair[1]))
-            || bundle == "0x00000000_0xffffffff"
-    };
-    if bundle.is_empty() || boundaries.is_some_and(known) {
-        return Ok(());
-    }
-    Err(AdminError::invalid("Failed to find existing bundle: bundle range does not exist"))
-}
-
-/// Loaded topics of the namespace, and of the bundle if the path names one.
-fn touched(state: &AdminState, call: &Call, namespace: &NamespaceName) -> Vec<TopicName> {
-    let bundle = call.param("bundle");
+/// Topics of the namespace that are loaded here, and of the bundle if the path names one.
+fn touched(state: &AdminState, call: &Call, namespace: &NamespaceName) -> Result<Vec<TopicName>, AdminError> {
+    let named = bundles::named(state, call, namespace)?;
     let names = state.service.loaded_topics().into_iter().map(|topic| topic.name().clone());
-    let within = |name: &TopicName| {
-        bundle.is_empty()
-            || bundle == "0x00000000_0xffffffff"
-            || crate::lookup::bundle_of(state, name).as_deref() == Some(bundle)
-    };
-    names.filter(|name| name.namespace() == *namespace && within(name)).collect()
-}
-
-async fn unload(State(state): Given, call: Call) -> Answer {
-    let namespace = state.administered_namespace(&call)?;
-    check_bundle(&state, &call, &namespace)?;
-    if call.param("bundle").is_empty() {
-        state.service.unload_namespace(&namespace).await?;
-        return Ok(Reply::done());
-    }
-    for topic in touched(&state, &call, &namespace) {
-        state.service.unload_topic(&topic).await?;
-    }
-    Ok(Reply::done())
-}
-
-/// Bundles are cut when the namespace is created.
-async fn split(State(state): Given, call: Call) -> Answer {
-    let namespace = state.administered_namespace(&call)?;
-    check_bundle(&state, &call, &namespace)?;
-    Err(AdminError::invalid(
-        "Bundles can't be split: one broker serves all of them, so that nothing would be gained; create the namespace \
-         with more bundles instead",
-    ))
+    let within = |name: &TopicName| bundles::within(state, named.as_deref(), name);
+    Ok(names.filter(|name| name.namespace() == *namespace && within(name)).collect())
 }
 
 /// Skips everything, on all subscriptions or on one, wherever it exists.
 async fn clear_backlog(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
-    check_bundle(&state, &call, &namespace)?;
+    let named = bundles::named(&state, &call, &namespace)?;
     let wanted = call.name("subscription");
     for topic in state.service.list_topics(&namespace, ListDomain::Persistent).await? {
-        let bundle = call.param("bundle");
-        let elsewhere = crate::lookup::bundle_of(&state, &topic).is_none_or(|range| range != bundle);
-        if is_system_topic(&topic) || (!bundle.is_empty() && bundle != "0x00000000_0xffffffff" && elsewhere) {
+        if is_system_topic(&topic) || !bundles::within(&state, named.as_deref(), &topic) {
             continue;
         }
         let handle = state.load(&topic).await?;
@@ -185,9 +131,8 @@ async fn clear_backlog(State(state): Given, call: Call) -> Answer {
 
 async fn unsubscribe(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
-    check_bundle(&state, &call, &namespace)?;
     let name = call.name("subscription");
-    for topic in touched(&state, &call, &namespace) {
+    for topic in touched(&state, &call, &namespace)? {
         let handle = state.load(&topic).await?;
         match handle.delete_subscription(name.clone(), false).await {
             Ok(()) => {}

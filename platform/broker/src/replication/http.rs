@@ -35,6 +35,13 @@ impl RemoteAdmin {
     }
 }
 
+/// The status that a web service answers to a plain call.
+pub async fn status_at(url: &str, path: &str, limit: Duration) -> Result<u16, String> {
+    let host = authority(url)?;
+    let answer = tokio::time::timeout(limit, send("GET", &host, path, None, "")).await;
+    answer.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
+}
+
 impl RemoteAdmin {
     async fn call(&self, method: &str, path: &str, body: &str) -> Result<u16, String> {
         let url = self.cluster.service_url.as_deref().filter(|url| !url.is_empty());

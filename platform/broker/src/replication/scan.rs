@@ -1,8 +1,10 @@
 //! What was not copied before the broker's end is copied on without anybody's asking for the topic.
 //!
-//! Role: looks at its start for stored topics that have replication cursors, and opens them, a bounded number at a time.
+//! Role: looks for stored topics that have replication cursors, and opens those that are served here, a bounded number at a
+//! time: at the broker's start, and whenever bundles came to it.
 //! Failure: a namespace or topic that can't be read is tried again at the next look.
 
+use crate::error::BrokerError;
 use crate::service::{BrokerService, Create, ListDomain};
 use meridian_types::TopicName;
 use std::sync::Weak;
@@ -11,17 +13,23 @@ use tokio::task::JoinSet;
 
 /// Topics opened at once.
 const OPENED_AT_ONCE: usize = 16;
+/// Bundles that come within this time are looked at together.
+const GATHER: Duration = Duration::from_millis(500);
 /// Pause before another look, if something failed.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Opens every topic with replication cursors, until a look found nothing amiss.
+/// Opens every topic with replication cursors that is served here; again when a look found something amiss, and when bundles
+/// came.
 pub async fn open_replicated(service: Weak<BrokerService>) {
     loop {
         let Some(broker) = service.upgrade() else { return };
-        let failed = look(&broker).await;
+        let (gained, failed) = (broker.gained(), look(&broker).await);
         drop(broker);
         if failed == 0 {
-            return;
+            gained.notified().await;
+            // Bundles come together.
+            tokio::time::sleep(GATHER).await;
+            continue;
         }
         tracing::warn!(failed, "replicated topics could not be opened, looking again");
         tokio::time::sleep(AGAIN).await;
@@ -58,8 +66,11 @@ async fn look(service: &std::sync::Arc<BrokerService>) -> usize {
     failed
 }
 
-/// Whether a topic is to be copied to somewhere, or was.
+/// Whether a topic is to be copied to somewhere, or was, and nobody else serves it.
 fn concerns(service: &BrokerService, name: &TopicName) -> bool {
+    if service.ownership().destination(name).is_some() {
+        return false;
+    }
     let clusters = service.registry().effective(name).replication_clusters;
     !super::remotes(&service.config().cluster, &clusters).is_empty()
 }
@@ -69,7 +80,7 @@ async fn open(service: &std::sync::Arc<BrokerService>, name: &TopicName) -> bool
     match service.has_replication_cursor(name).await {
         Ok(false) => false,
         Ok(true) => match service.topic(name, Create::Never).await {
-            Ok(_) => false,
+            Ok(_) | Err(BrokerError::Elsewhere { .. }) => false,
             Err(error) => {
                 tracing::warn!(topic = %name, %error, "a replicated topic could not be opened");
                 !service.is_closing()

@@ -2,6 +2,7 @@
 //!
 //! One task each, for all topics together. All end with the service's last handle or at [`BrokerService::shut_down`].
 
+use super::delete::CLOSES;
 use super::listing::is_system_topic;
 use super::{BrokerService, now_ms};
 use crate::error::BrokerError;
@@ -79,7 +80,7 @@ impl BrokerService {
         self.loads.close();
         let names = self.loaded_topics().iter().map(|topic| topic.name().clone()).collect();
         let limit = Duration::from_millis(self.config.shutdown_timeout_ms);
-        let outcome = timeout(limit, self.unload_all(names)).await.unwrap_or_else(|_| {
+        let outcome = timeout(limit, self.unload_all(names, CLOSES)).await.unwrap_or_else(|_| {
             let what = "closing all topics".to_owned();
             Err(BrokerError::TimedOut { what, limit_ms: self.config.shutdown_timeout_ms })
         });

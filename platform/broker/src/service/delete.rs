@@ -8,11 +8,15 @@ use super::{BrokerService, TopicEvent};
 use crate::error::BrokerError;
 use meridian_managed_ledger::LogError;
 use meridian_topic::{TopicError, TopicErrorKind};
-use meridian_types::{Domain, NamespaceName, TopicName};
+use meridian_types::{Domain, TopicName};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
+/// Topics that close at once at the broker's end.
+pub(super) const CLOSES: usize = 64;
+/// Topics that move to another broker at once: their clients wait while they do, so few at a time and each quickly.
+pub(super) const HAND_OVERS: usize = 16;
 /// How long a topic may take to close or delete itself.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -60,21 +64,16 @@ impl BrokerService {
         timeout(LEAVE_TIMEOUT, unload).await.unwrap_or_else(|_| Err(too_long(format!("unloading topic {name}"))))
     }
 
-    /// Unloads all topics of a namespace.
-    ///
-    /// # Errors
-    /// The first error; the others are unloaded nevertheless.
-    pub async fn unload_namespace(self: &Arc<Self>, namespace: &NamespaceName) -> Result<(), BrokerError> {
-        let names = self.loaded_topics().into_iter().map(|topic| topic.name().clone());
-        self.unload_all(names.filter(|name| name.namespace() == *namespace).collect()).await
-    }
-
-    /// Unloads topics side by side.
-    pub(super) async fn unload_all(self: &Arc<Self>, names: Vec<TopicName>) -> Result<(), BrokerError> {
+    /// Unloads topics, so many side by side.
+    pub(super) async fn unload_all(
+        self: &Arc<Self>,
+        names: Vec<TopicName>,
+        side_by_side: usize,
+    ) -> Result<(), BrokerError> {
         let mut tasks = tokio::task::JoinSet::new();
         let mut outcome = Ok(());
         for name in names {
-            if tasks.len() >= 64 {
+            if tasks.len() >= side_by_side {
                 outcome = first_error(outcome, tasks.join_next().await);
             }
             let service = self.clone();

@@ -24,7 +24,7 @@ mod topics;
 
 pub use listing::{ListDomain, is_system_topic};
 pub use lookup::LookupAnswer;
-pub use owning::{RegistryNamespaces, broker_id, broker_record};
+pub use owning::{CONTACT_PATH, RegistryNamespaces, broker_id, broker_record};
 pub use regions::AttachedLink;
 pub use topics::Create;
 
@@ -50,7 +50,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// Topic events that a slow listener may be behind before it has to list anew.
@@ -114,6 +114,8 @@ pub struct BrokerService {
     factory: Arc<dyn TopicFactory>,
     ownership: Arc<dyn Ownership>,
     this: Weak<BrokerService>,
+    /// Bundles came: what in them has to be open without being asked for is looked for.
+    gained: Arc<Notify>,
     replication: Arc<Replication>,
     failover: OnceLock<Arc<FailoverService>>,
     acks: Arc<AckExchange>,
@@ -174,6 +176,7 @@ impl BrokerService {
         let (push_now, push_asked) = mpsc::channel(background::PUSHES_ASKED);
         Ok(Arc::new_cyclic(|this| Self {
             this: this.clone(),
+            gained: Arc::default(),
             ownership,
             replication,
             failover: OnceLock::new(),
@@ -286,6 +289,11 @@ impl BrokerService {
     /// A name for a producer that brought none, unique in the cluster.
     pub fn next_producer_name(&self) -> String {
         self.names.next()
+    }
+
+    /// Told when bundles come.
+    pub(crate) fn gained(&self) -> Arc<Notify> {
+        self.gained.clone()
     }
 
     fn announce(&self, event: TopicEvent) {

@@ -6,18 +6,25 @@
 //! Must never know: how ownership is agreed on.
 
 use super::BrokerService;
+use super::delete::{CLOSES, HAND_OVERS};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use meridian_managed_ledger::LogError;
 use meridian_ownership::lease::Evidence;
 use meridian_ownership::{
     BoxFuture, BrokerRecord, BundleFigures, BundleId, Bundles, Host, ListenerRecord, Namespaces, Ownership,
-    OwnershipError, Place, TopicLoad,
+    OwnershipError, Place, TopicLoad, topic_hash,
 };
 use meridian_registry::Registry;
 use meridian_topic::{TopicHandle, TopicStats};
 use meridian_types::{NamespaceName, TopicName};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a broker tells peers whether it reaches the metadata store: 200 or 503.
+pub const CONTACT_PATH: &str = "/admin/v2/meridian/contact";
+/// A peer answers within that time or counts as not heard.
+const PEER_LIMIT: Duration = Duration::from_millis(250);
 
 /// Namespaces as the registry has them.
 pub struct RegistryNamespaces {
@@ -128,6 +135,33 @@ impl BrokerService {
         }));
     }
 
+    /// Moves bundles to a broker, or to those that suit best; what of them is open here is closed when this ends, whether
+    /// there was another broker or not.
+    ///
+    /// # Errors
+    /// The first error; the others are moved nevertheless.
+    pub async fn unload_bundles(self: &Arc<Self>, bundles: &[BundleId], to: Option<&str>) -> Result<(), BrokerError> {
+        let mut outcome = Ok(());
+        for bundle in bundles {
+            if let Err(error) = self.ownership.unload(bundle, to).await {
+                outcome = outcome.and(Err(error.into()));
+            }
+        }
+        let loaded = self.loaded_topics();
+        let names = loaded.iter().map(|topic| topic.name());
+        let within = |name: &TopicName| {
+            let (namespace, hash) = (name.namespace(), topic_hash(name));
+            bundles.iter().any(|bundle| bundle.namespace == namespace && bundle.range.holds(hash))
+        };
+        let closed = self.unload_all(names.filter(|name| within(name)).cloned().collect(), HAND_OVERS).await;
+        outcome.and(closed)
+    }
+
+    /// What open topics ask of the broker.
+    pub fn topic_loads(&self) -> Vec<TopicLoad> {
+        self.loads()
+    }
+
     /// Closes a topic that was moved away while it was loaded (W1).
     pub(super) async fn close_if_moved(&self, name: &TopicName) {
         if !self.ownership.serves(name)
@@ -164,7 +198,7 @@ impl Host for BrokerService {
                 return;
             }
             tracing::info!(topics = names.len(), "closing topics that are served by others now");
-            if let Err(error) = service.unload_all(names).await {
+            if let Err(error) = service.unload_all(names, HAND_OVERS).await {
                 tracing::warn!(%error, "a topic that was moved away did not close well");
             }
         })
@@ -175,13 +209,16 @@ impl Host for BrokerService {
             let Some(service) = self.this.upgrade() else { return };
             let names: Vec<_> = self.loaded_topics().iter().map(|topic| topic.name().clone()).collect();
             tracing::warn!(topics = names.len(), reason, "closing everything");
-            if let Err(error) = service.unload_all(names).await {
+            if let Err(error) = service.unload_all(names, CLOSES).await {
                 tracing::warn!(%error, "a topic did not close well; the next owner recovers its log");
             }
         })
     }
 
-    fn gained(&self, _bundles: Vec<BundleId>) {}
+    fn gained(&self, bundle: BundleId) {
+        tracing::debug!(%bundle, "a bundle came");
+        self.gained.notify_one();
+    }
 
     fn loads(&self) -> Vec<TopicLoad> {
         let load = |topic: &Arc<dyn TopicHandle>| TopicLoad {
@@ -191,7 +228,22 @@ impl Host for BrokerService {
         self.loaded_topics().iter().map(load).collect()
     }
 
-    fn ask_peers(&self, _peers: Vec<Arc<BrokerRecord>>) -> BoxFuture<'_, Evidence> {
-        Box::pin(std::future::ready(Evidence::Unknown))
+    fn ask_peers(&self, peers: Vec<Arc<BrokerRecord>>) -> BoxFuture<'_, Evidence> {
+        Box::pin(async move {
+            let count = peers.len();
+            let mut calls = tokio::task::JoinSet::new();
+            for url in peers.iter().filter_map(|peer| peer.web_url.clone()) {
+                calls.spawn(async move { crate::replication::status_at(&url, CONTACT_PATH, PEER_LIMIT).await });
+            }
+            let mut answers = Vec::with_capacity(count);
+            while let Some(answer) = calls.join_next().await {
+                match answer {
+                    Ok(Ok(200)) => answers.push(true),
+                    Ok(Ok(503)) => answers.push(false),
+                    _ => {}
+                }
+            }
+            Evidence::of(count, &answers)
+        })
     }
 }

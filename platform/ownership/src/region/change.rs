@@ -242,7 +242,7 @@ impl RegionOwnership {
             self.require_force()?;
             let bundles = self.bundles(&bundle.namespace);
             let bundles = bundles.ok_or_else(|| OwnershipError::Invalid("Namespace does not exist".to_owned()))?;
-            let (next, parts) = bundles.split(bundle.range, cuts, self.config.max_bundles)?;
+            let (next, parts) = bundles.split(bundle.range, cuts, self.config.resize.max_bundles)?;
             let of = |range: &crate::BundleRange| BundleId { namespace: bundle.namespace.clone(), range: *range };
             let parts: Vec<BundleId> = parts.iter().map(of).collect();
             let operations = self.recut(&bundle.namespace, next.boundaries(), std::slice::from_ref(bundle), &parts);

@@ -1,6 +1,7 @@
-//! What a broker does by itself: closes what was moved away, leads if it is elected, reports its load.
+//! What a broker does by itself: closes what was moved away, and leads if it is elected.
 
 use super::RegionOwnership;
+use super::balance::Balancer;
 use crate::api::Ownership;
 use crate::records::{LEADER, LeaderRecord, encode};
 use meridian_metadata::{Condition, Operation};
@@ -29,6 +30,7 @@ pub(super) async fn close_moved(weak: Weak<RegionOwnership>, mut moved: watch::R
 pub(super) async fn lead(weak: Weak<RegionOwnership>) {
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut balancer = Balancer::default();
     loop {
         looks.tick().await;
         let Some(region) = weak.upgrade() else { return };
@@ -51,8 +53,8 @@ pub(super) async fn lead(weak: Weak<RegionOwnership>) {
         {
             tracing::warn!(%error, "bundles of brokers that have gone were not given to others yet");
         }
-        if leads {
-            region.balance().await;
+        if leads && balancer.is_due(region.now_ms(), region.config.balance_every_ms) {
+            region.balance(&mut balancer).await;
         }
     }
 }
@@ -77,18 +79,5 @@ impl RegionOwnership {
             }
             _ => drop(self.refresh(&[LEADER.to_owned()]).await),
         }
-    }
-
-    async fn balance(&self) {}
-}
-
-/// Reports this broker's load.
-pub(super) async fn report(weak: Weak<RegionOwnership>) {
-    loop {
-        let Some(pause) = weak.upgrade().map(|region| Duration::from_millis(region.config.report_every_ms.max(100)))
-        else {
-            return;
-        };
-        sleep(pause).await;
     }
 }

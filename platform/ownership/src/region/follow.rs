@@ -106,10 +106,17 @@ impl RegionOwnership {
             Change::Owner(bundle) => {
                 let owner = self.table.read().owner(bundle).map(|owner| owner.record.clone());
                 let mine = owner.is_some_and(|owner| self.is_mine(&owner.broker, owner.incarnation));
-                let mut ours = self.ours.lock();
-                let changed = if mine { ours.insert(bundle.clone()) } else { ours.remove(bundle) };
+                let changed = {
+                    let mut ours = self.ours.lock();
+                    if mine { ours.insert(bundle.clone()) } else { ours.remove(bundle) }
+                };
+                if changed
+                    && mine
+                    && let Some(host) = self.host()
+                {
+                    host.gained(bundle.clone());
+                }
                 if changed && !mine {
-                    drop(ours);
                     self.moved.send_modify(|count| *count += 1);
                 }
             }

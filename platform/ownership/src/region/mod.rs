@@ -5,6 +5,7 @@
 //! Failure: calls answer [`OwnershipError`]; tasks repeat until they succeed.
 //! Must never know: topics' insides.
 
+mod balance;
 mod change;
 mod duties;
 mod follow;
@@ -17,6 +18,8 @@ use crate::bundles::{Bundles, topic_hash};
 use crate::isolation::IsolationData;
 use crate::lease::LeaseTimes;
 use crate::records::{BrokerRecord, BundleId, LoadRecord, owner_key};
+use crate::resize::ResizeLimits;
+use crate::shed::ShedLimits;
 use crate::table::{Holder, Table, Versioned};
 use meridian_metadata::{Condition, Operation, SessionId, SharedStore};
 use meridian_types::{NamespaceName, TopicName};
@@ -41,12 +44,22 @@ pub struct RegionConfig {
     pub locate_limit_ms: u64,
     /// Loads are reported at most so often.
     pub report_every_ms: u64,
-    /// Loads and bundles are balanced so often, 0 = never.
+    /// A report that says nothing new is repeated so often.
+    pub report_at_least_every_ms: u64,
+    /// Loads and bundles are balanced so often.
     pub balance_every_ms: u64,
+    /// Bundles move from busy brokers to others.
+    pub shedding: bool,
+    /// When.
+    pub shed: ShedLimits,
+    /// Hot bundles are cut, cold ones joined.
+    pub resizing: bool,
+    /// When.
+    pub resize: ResizeLimits,
+    /// What the network can carry in each direction, bytes per second; 0 = not known.
+    pub bandwidth_bytes: u64,
     /// Bundles given anew in one transaction after a broker's loss.
     pub rescue_batch: usize,
-    /// Bundles of a namespace at most.
-    pub max_bundles: usize,
     /// How long leaving may take.
     pub leave_limit_ms: u64,
 }
@@ -58,9 +71,14 @@ impl Default for RegionConfig {
             call_limit_ms: 2_000,
             locate_limit_ms: 10_000,
             report_every_ms: 5_000,
+            report_at_least_every_ms: 60_000,
             balance_every_ms: 60_000,
+            shedding: true,
+            shed: ShedLimits::default(),
+            resizing: true,
+            resize: ResizeLimits::default(),
+            bandwidth_bytes: 0,
             rescue_batch: 64,
-            max_bundles: 128,
             leave_limit_ms: 30_000,
         }
     }
@@ -160,6 +178,12 @@ impl RegionOwnership {
         let owner = table.owner(&bundle)?.clone();
         drop(table);
         self.is_mine(&owner.record.broker, owner.record.incarnation).then_some((bundle, owner))
+    }
+
+    /// Age of the store's last answer; `None` = there was none.
+    fn contact_age_ms(&self) -> Option<u64> {
+        let answered = self.answered_ms.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.now_ms().saturating_sub(answered))
     }
 
     /// Ends the tasks; for brokers that end without leaving.
@@ -315,14 +339,13 @@ impl Ownership for RegionOwnership {
             tokio::spawn(follow::follow(self.weak.clone())),
             tokio::spawn(duties::close_moved(self.weak.clone(), self.moved.subscribe())),
             tokio::spawn(duties::lead(self.weak.clone())),
-            tokio::spawn(duties::report(self.weak.clone())),
+            tokio::spawn(balance::report(self.weak.clone())),
         ];
         self.tasks.lock().extend(tasks);
     }
 
-    fn contact_age_ms(&self) -> Option<u64> {
-        let answered = self.answered_ms.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.now_ms().saturating_sub(answered))
+    fn reaches_store(&self) -> bool {
+        self.contact_age_ms().is_some_and(|age_ms| age_ms < self.config.times.ttl_ms / 2)
     }
 
     fn figures(&self) -> Vec<Figure> {

@@ -14,6 +14,8 @@ pub(super) struct Stats {
     pub assigned: Mutex<BTreeMap<&'static str, u64>>,
     /// Times that serving ended, by why.
     pub stopped: Mutex<BTreeMap<StopReason, u64>>,
+    /// Busy brokers that shed nothing, by why.
+    pub stuck: Mutex<BTreeMap<&'static str, u64>>,
     /// Bundles cut.
     pub splits: AtomicU64,
     /// Bundles joined.
@@ -33,6 +35,10 @@ pub(super) struct Stats {
 impl Stats {
     pub fn count_assigned(&self, why: &'static str, bundles: u64) {
         *self.assigned.lock().entry(why).or_default() += bundles;
+    }
+
+    pub fn count_stuck(&self, why: &'static str) {
+        *self.stuck.lock().entry(why).or_default() += 1;
     }
 
     pub fn count_stopped(&self, reason: StopReason) {
@@ -69,6 +75,11 @@ impl Stats {
         ];
         figures.extend(self.assigned.lock().iter().map(|(why, count)| Figure {
             name: "meridian_ownership_bundles_assigned_total",
+            label: Some(("reason", (*why).to_owned())),
+            value: *count as f64,
+        }));
+        figures.extend(self.stuck.lock().iter().map(|(why, count)| Figure {
+            name: "meridian_ownership_shedding_stuck_total",
             label: Some(("reason", (*why).to_owned())),
             value: *count as f64,
         }));
