@@ -4,6 +4,7 @@ use crate::call::Call;
 use crate::error::AdminError;
 use crate::reply::Reply;
 use crate::state::AdminState;
+use crate::unserved::not_served;
 use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
@@ -59,6 +60,9 @@ async fn show(State(state): Given, call: Call) -> Answer {
 async fn set(State(state): Given, call: Call) -> Answer {
     if !require_cluster(&state, &call)? {
         return Err(AdminError::invalid("isolation policies of another cluster are kept there"));
+    }
+    if state.service.ownership().is_alone() {
+        return Err(not_served("Isolation policies are not served: one broker serves everything of this region"));
     }
     let data: IsolationData =
         serde_json::from_value(call.value()?).map_err(|error| AdminError::bad_request(error.to_string()))?;

@@ -101,6 +101,10 @@ pub trait Host: Send + Sync {
 
 /// Who owns which bundle.
 pub trait Ownership: Send + Sync {
+    /// This broker has its region for itself, by the way it was started.
+    fn is_alone(&self) -> bool {
+        false
+    }
     /// Whether this broker may serve anything at this moment. Asked per read of a connection: one load and a clock.
     fn in_force(&self) -> bool;
     /// Whether this broker serves the topic at this moment. Waits for nothing.

@@ -27,6 +27,10 @@ impl Everything {
 }
 
 impl Ownership for Everything {
+    fn is_alone(&self) -> bool {
+        true
+    }
+
     fn in_force(&self) -> bool {
         true
     }
