@@ -4,7 +4,8 @@
 //! at least one ledger (or came with the proof that its store had given out this ledger's id) and did not name this
 //! one; Q2 a ledger with entries in a cache is left for the next time; Q3 a
 //! log is deleted only after the index that no longer points to it is durable; Q4 while the disk is short the log being written
-//! counts like any other: it is left first.
+//! counts like any other: it is left first; Q5 (S3) a fence outlives its ledger: a writer that was paused until its ledger
+//! had been recovered, deleted and collected is refused all the same.
 //! Failure: an error leaves the rest for the next time.
 //! Must never know: where the listing comes from.
 
@@ -171,8 +172,9 @@ impl Core {
             if self.cache.holds(*ledger_id) {
                 continue;
             }
+            let fenced = ledgers.get(*ledger_id, false)?.is_some_and(|state| state.fenced);
             let mut changes = Changes::default();
-            changes.delete_ledger(*ledger_id);
+            changes.delete_ledger(*ledger_id, fenced);
             self.index.apply(changes)?;
             ledgers.remove(*ledger_id);
             self.read_cache.lock().forget(*ledger_id);

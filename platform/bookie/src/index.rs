@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `E` ledger(8) entry(8) | log(4) offset(8) payload length(4) |
 //! | `L` ledger(8) | version 1 (1), flags (1: bit 0 fenced), last-add-confirmed (8) |
+//! | `F` ledger(8) | version 1 (1): the ledger was fenced and is deleted |
 //! | `G` log(4) ledger(8) | bytes of that ledger in that log (8) |
 //! | `M` journal(4) | checkpoint: sequence (8), offset (8) |
 //! | `V` | version 1 (4) |
@@ -81,7 +82,11 @@ impl Changes {
         self.batch.put(ledger_key(ledger_id), raw);
     }
 
-    pub fn delete_ledger(&mut self, ledger_id: LedgerId) {
+    /// Deletes a ledger; that it was fenced is kept (S3).
+    pub fn delete_ledger(&mut self, ledger_id: LedgerId, fenced: bool) {
+        if fenced {
+            self.batch.put(fence_key(ledger_id), [STATE_VERSION]);
+        }
         self.batch.delete_range(entry_key(ledger_id, EntryId(i64::MIN)), entry_key(ledger_id, EntryId(i64::MAX)));
         self.batch.delete(ledger_key(ledger_id));
     }
@@ -178,6 +183,11 @@ impl Index {
     /// What is stored of a ledger.
     pub(crate) fn ledger(&self, ledger_id: LedgerId) -> Result<Option<StoredLedger>, StorageError> {
         self.db.get_pinned(ledger_key(ledger_id))?.map(|raw| decode_ledger(&raw)).transpose()
+    }
+
+    /// Whether a deleted ledger was fenced: its old writer may still try.
+    pub(crate) fn was_fenced(&self, ledger_id: LedgerId) -> Result<bool, StorageError> {
+        Ok(self.db.get_pinned(fence_key(ledger_id))?.is_some())
     }
 
     /// Every ledger, in order.
@@ -286,6 +296,12 @@ fn ledger_key(ledger_id: LedgerId) -> [u8; 9] {
     key
 }
 
+fn fence_key(ledger_id: LedgerId) -> [u8; 9] {
+    let mut key = [b'F'; 9];
+    key[1..].copy_from_slice(&ordered(ledger_id.0));
+    key
+}
+
 fn log_key(log: u32, ledger_id: LedgerId) -> [u8; 13] {
     let mut key = [b'G'; 13];
     key[1..5].copy_from_slice(&log.to_be_bytes());
@@ -365,7 +381,7 @@ mod tests {
         assert_eq!(index.last_entry(LedgerId(2)).unwrap(), EntryId(0));
         assert_eq!(index.last_entry(LedgerId(4)).unwrap(), EntryId::NONE);
         let mut changes = Changes::default();
-        changes.delete_ledger(LedgerId(2));
+        changes.delete_ledger(LedgerId(2), false);
         index.apply(changes).unwrap();
         assert_eq!(index.place(LedgerId(2), EntryId(0)).unwrap(), None);
         assert_eq!(index.place(LedgerId(3), EntryId(5)).unwrap(), Some(place(5)));

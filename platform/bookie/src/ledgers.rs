@@ -111,7 +111,7 @@ impl Locked<'_> {
                     touched: table.generation,
                 },
                 None if create => LedgerState {
-                    fenced: false,
+                    fenced: self.index.was_fenced(ledger_id)?,
                     last_add_confirmed: EntryId::NONE,
                     last_entry: EntryId::NONE,
                     dirty: true,

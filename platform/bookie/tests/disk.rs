@@ -47,6 +47,34 @@ fn only_ledgers_that_are_gone_are_collected() {
     assert_eq!(bookie.ledgers().unwrap(), ids([0, 9, 10]).collect::<Vec<_>>());
 }
 
+/// Found by simulation: a writer that was paused until its ledger had been recovered, deleted and collected was taken for
+/// the writer of a new ledger, and confirmed what nobody would ever read.
+#[test]
+fn a_fence_outlives_its_ledger() {
+    let base = tempfile::tempdir().unwrap();
+    let bookie = open(base.path());
+    all_ok(&add(&*bookie, 1, 0..5, 100));
+    all_ok(&add(&*bookie, 2, 0..5, 100));
+    wait(bookie.fence(LedgerId(1))).unwrap();
+    wait(bookie.fence(LedgerId(3))).unwrap();
+    all_ok(&add(&*bookie, 4, 0..1, 100));
+    bookie.checkpoint().unwrap();
+    let mut listing = bookie.begin_listing().unwrap();
+    listing.page(ids([4]));
+    assert_eq!(bookie.gc(&listing.complete().unwrap()).unwrap().deleted_ledgers, 3);
+    let refused = |bookie: &LocalBookie| {
+        for ledger in [1, 3] {
+            let late = add(bookie, ledger, 5..6, 100);
+            assert_eq!(late[0].result, Err(BookieError::Fenced), "ledger {ledger}");
+        }
+    };
+    refused(&bookie);
+    all_ok(&add(&*bookie, 2, 5..6, 100));
+    bookie.close().unwrap();
+    drop(bookie);
+    refused(&open(base.path()));
+}
+
 #[test]
 fn compaction_moves_what_lives_and_frees_the_rest() {
     let base = tempfile::tempdir().unwrap();

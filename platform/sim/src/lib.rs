@@ -7,6 +7,7 @@
 //! Invariants: D1 a seed is a run: nothing here reads a clock, a random source or the order of a hash map; D2 the checkers
 //! ([`oracle`]) hear of every store, receipt, delivery and acknowledgement and keep their own books; D3 every checker is
 //! proven by a bug that can be planted ([`Planted`]).
+//! A second world ([`storage`]) is one region's storage: bookies, owners of a log, autorecovery, metadata.
 //! Failure: a run ends with its violations; the seed plays it again.
 //! Must never know: sockets, real time.
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ mod reign;
 mod run;
 mod settle;
 mod site;
+pub mod storage;
 mod world;
 
 pub use coverage::Coverage;
