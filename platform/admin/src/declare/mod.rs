@@ -2,11 +2,11 @@
 //!
 //! | method and path under `/admin/v2/meridian` | what it does |
 //! |---|---|
-//! | `PUT /apply?dryRun=&prune=&switch=&force=&revision=` | compares the document with what is, and does what is missing |
+//! | `PUT /apply?dryRun=&prune=&switch=&force=&revision=&leaf=&create=` | compares the document with what is, and does what is missing; with `leaf` only the last object is made or changed, with `create` it must not be there |
 //! | `GET /applied` | owners of documents |
 //! | `GET /applied/{owner}` | an owner's document, its revision and how far it came |
 //! | `DELETE /applied/{owner}?prune=` | forgets an owner; with `prune` deletes what it owns |
-//! | `GET /export?region=&tenant=&namespace=&topic=&subscription=` | one object as a document says it |
+//! | `GET /export?region=&tenant=&namespace=&topic=&subscription=` | one object as a document says it, with the `region` that says it |
 //!
 //! A document with an owner has a revision: `If-Match` or `revision` names the one that the caller planned from, 0 = none yet. Without
 //! an owner nothing is remembered and nothing is ever deleted.
@@ -83,6 +83,45 @@ pub(super) struct Apply {
     pub(super) allowed: Allowed,
     /// Topics and subscriptions in use are deleted too.
     pub(super) force: bool,
+    /// Only the last object is made or changed.
+    leaf: Leaf,
+}
+
+/// How a document that describes one object is meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaf {
+    /// It is a whole document.
+    Not,
+    /// The objects above it have to be there.
+    Set,
+    /// They have to be there, and it must not.
+    Create,
+}
+
+impl Leaf {
+    fn of(call: &Call) -> Self {
+        match (call.flag("leaf"), call.flag("create")) {
+            (false, _) => Leaf::Not,
+            (true, false) => Leaf::Set,
+            (true, true) => Leaf::Create,
+        }
+    }
+
+    fn check(self, document: &Document, plan: &Plan) -> Result<(), AdminError> {
+        if self == Leaf::Not {
+            return Ok(());
+        }
+        let Some(last) = document.objects.keys().next_back() else { return Ok(()) };
+        let is_made = |step: &&meridian_declare::Step| step.action == meridian_declare::Action::Create;
+        let mut made = plan.steps.iter().filter(is_made).map(|step| &step.object);
+        if let Some(missing) = made.clone().find(|id| *id != last) {
+            return Err(AdminError::not_found(format!("{missing} does not exist")));
+        }
+        match self == Leaf::Create && made.next().is_none() {
+            true => Err(AdminError::conflict(format!("{last} already exists"))),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Apply {
@@ -147,7 +186,8 @@ async fn apply(State(state): Given, call: Call) -> Answer {
     }
     document.settle(&cluster);
     let allowed = Allowed { prune: call.flag("prune"), switch: call.flag("switch") };
-    let apply = Apply { state, principal: call.principal.clone(), document, allowed, force: call.flag("force") };
+    let (principal, force) = (call.principal.clone(), call.flag("force"));
+    let apply = Apply { state, principal, document, allowed, force, leaf: Leaf::Not };
     apply.check_named(&call)?;
     let (dry_run, expected) = (call.flag("dryRun"), expected(&call)?);
     let kept = kept(&apply).await?;
@@ -200,6 +240,7 @@ async fn run(apply: Apply, kept: Option<(Declared, Manifest)>, expected: Option<
             Ok(plan) => plan,
             Err(problems) => return Ok(refused(&problems)),
         };
+        apply.leaf.check(&apply.document, &plan)?;
         carry_out::all(&apply, &plan, &BTreeSet::new()).await.result?;
         return Ok(answer(&apply, &plan, 0, "applied"));
     };
@@ -280,7 +321,8 @@ async fn forget(State(state): Given, call: Call) -> Answer {
     // A document that names nothing, so that everything owned is to go.
     let document = Document::check(&json!({ "owner": owner })).map_err(|problems| problems[0].clone())?;
     let allowed = Allowed { prune: call.flag("prune"), switch: false };
-    let apply = Apply { state, principal: call.principal.clone(), document, allowed, force: call.flag("force") };
+    let (principal, force) = (call.principal.clone(), call.flag("force"));
+    let apply = Apply { state, principal, document, allowed, force, leaf: Leaf::Not };
     check_owned(&apply.state, &call, &manifest, &apply.document)?;
     if !apply.allowed.prune {
         apply.state.registry().forget_declared(&owner, &declared).await?;
@@ -329,6 +371,7 @@ async fn export(State(state): Given, call: Call) -> Answer {
     let mut object = found.ok_or_else(|| AdminError::not_found(format!("{id} does not exist")))?;
     // D5: what is secret is compared, never shown.
     object.facets.retain(|facet, _| !facet.is_secret());
-    let value: Value = render_one(&object);
+    let mut value: Value = render_one(&object);
+    value["region"] = json!(state.service.config().cluster);
     Ok(Reply::json_whole(&value))
 }

@@ -156,6 +156,23 @@ async fn who_may_not_administer_may_not_apply() {
     region.expect("DELETE", "/admin/v2/meridian/applied/x", "", 401).await;
 }
 
+#[tokio::test]
+async fn one_object_is_set_only_where_it_belongs() {
+    let region = Region::start().await;
+    let topic = "tenants: { t: { namespaces: { n: { topics: { x: { partitions: 2 } } } } } }";
+    let refused = apply(&region, "leaf=true", topic, 404).await;
+    assert_eq!(refused["reason"], "tenant t does not exist");
+    apply(&region, "leaf=true&create=true", "tenants: { t: { adminRoles: [] } }", 200).await;
+    assert_eq!(apply(&region, "leaf=true", topic, 404).await["reason"], "namespace t/n does not exist");
+    apply(&region, "leaf=true&create=true", "tenants: { t: { namespaces: { n: ~ } } }", 200).await;
+    apply(&region, "leaf=true&create=true", topic, 200).await;
+    let refused = apply(&region, "leaf=true&create=true", topic, 409).await;
+    assert_eq!(refused["reason"], "topic persistent://t/n/x already exists");
+    let read = region.get("/admin/v2/meridian/export?topic=persistent://t/n/x").await;
+    assert_eq!((&read["partitions"], &read["region"]), (&json!(2), &json!("standalone")));
+    region.expect("GET", "/admin/v2/meridian/export?topic=persistent://t/n/y", "", 404).await;
+}
+
 /// A value of a shape that is no default.
 fn example(shape: &Shape) -> Value {
     match *shape {
