@@ -97,6 +97,7 @@ pub struct Api {
     secure: bool,
     host: String,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    own: tokio::sync::OnceCell<String>,
 }
 
 impl Api {
@@ -106,7 +107,19 @@ impl Api {
     /// The address is none, in words.
     pub fn new(address: Address) -> Result<Self, String> {
         let (secure, host) = parse(&address.url)?;
-        Ok(Self { address, secure, host, idle: Mutex::default() })
+        Ok(Self { address, secure, host, idle: Mutex::default(), own: Default::default() })
+    }
+
+    /// The name of the region, asked once.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn own_region(&self) -> Result<String, ApiError> {
+        let ask = async || {
+            let answer = self.call(Method::GET, "/admin/v2/meridian/region-link", None).await?;
+            Ok(answer.body["region"].as_str().unwrap_or_default().to_owned())
+        };
+        self.own.get_or_try_init(ask).await.cloned()
     }
 
     /// Reads; `None` if there is nothing.

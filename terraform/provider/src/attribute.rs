@@ -186,6 +186,9 @@ impl Attribute {
 
     fn canonical(&self, value: &Value) -> Json {
         match (&self.kind, self.json_of(value)) {
+            // A set or map of nothing is as good as none.
+            (Kind::Texts, Some(Json::Array(items))) if items.is_empty() => Json::Null,
+            (Kind::Labels, Some(Json::Object(labels))) if labels.is_empty() => Json::Null,
             (Kind::Texts, Some(Json::Array(mut items))) => {
                 items.sort_by(|left, right| left.as_str().cmp(&right.as_str()));
                 Json::Array(items)

@@ -22,7 +22,7 @@ pub fn document(document: &Json, under: &str, attributes: &[Attribute], config: 
 
 /// A problem of a document, at the attribute that it comes from. A value that is not known yet has none.
 pub fn told(problem: &Problem, under: &str, attributes: &[Attribute], config: &Values, names: &[&str]) -> Option<Told> {
-    let told = Told::error(format!("{} can't be", last(&problem.path)), problem.to_string());
+    let told = Told::error("The document can't be", problem.to_string());
     let Some(rest) = problem.path.strip_prefix(under) else {
         return Some(match names.first() {
             Some(name) => told.at(&[name]),
@@ -47,16 +47,13 @@ pub fn told(problem: &Problem, under: &str, attributes: &[Attribute], config: &V
     if value.is_some_and(|value| !value.is_known()) {
         return None;
     }
-    if at.is_empty() && rest.is_empty() {
-        return Some(match names.last() {
-            Some(name) => told.at(&[name]),
-            None => told,
-        });
+    if at.is_empty() {
+        let name = names.last().filter(|_| rest.is_empty());
+        let told = Told { summary: "It can't be as it is".to_owned(), ..told };
+        return Some(name.map_or(told.clone(), |name| told.at(&[name])));
     }
-    Some(Told { at, ..told })
-}
-
-fn last(path: &str) -> &str {
-    let name = path.rsplit(['.', '[']).next().unwrap_or(path).trim_matches(['"', ']']);
-    if name.is_empty() { "The document" } else { name }
+    let summary = format!("{} can't be so", at.join("."));
+    // Terraform shows the line of an attribute, not of what is within it.
+    at.truncate(1);
+    Some(Told { at, summary, ..told })
 }

@@ -11,7 +11,6 @@ use crate::told::Told;
 use crate::value::Value;
 use hyper::Method;
 use meridian_declare::ObjectId;
-use meridian_policy::Policies;
 use meridian_policy::schema::{NAMESPACE, TOPIC};
 use meridian_types::{NamespaceName, TopicName};
 use serde_json::{Map, Value as Json, json};
@@ -32,6 +31,8 @@ pub struct Fragment {
 }
 
 const FORCE: &str = "force_destroy";
+/// The policy whose value without being set is the region's own name.
+const REPLICATION: &str = "replication";
 
 fn force(about: &str) -> Attribute {
     Attribute::new(FORCE, Kind::Flag, about).set_by(Set::Default(json!(false)))
@@ -64,7 +65,14 @@ pub fn namespace() -> Fragment {
             .replacing(),
         force("Delete it with all its topics."),
     ];
-    attributes.extend(NAMESPACE.iter().map(|spec| Attribute::of_policy(spec.name, &spec.shape, spec.about)));
+    attributes.extend(NAMESPACE.iter().map(|spec| {
+        let attribute = Attribute::of_policy(spec.name, &spec.shape, spec.about);
+        match (spec.unset)() {
+            _ if spec.name == REPLICATION => attribute.set_by(Set::OrRegion),
+            Json::Null => attribute,
+            unset => attribute.set_by(Set::Default(unset)),
+        }
+    }));
     Fragment { of: Of::Namespace, attributes }
 }
 
@@ -290,25 +298,25 @@ impl Resource for Fragment {
 
     fn plan<'a>(&'a self, planning: Planning<'a>) -> Work<'a, (Vec<String>, Vec<Told>)> {
         Box::pin(async move {
+            let Some(prior) = planning.prior else { return Default::default() };
             let number = |values: &Values| values.get("partitions").and_then(|value| value.json().as_u64());
-            let (Some(prior), Of::Topic) = (planning.prior, self.of) else { return Default::default() };
-            let replaces = match (number(prior), number(planning.planned)) {
-                (Some(before), Some(after)) => after < before || (before == 0 && after > 0),
+            let replaces = match (self.of, number(prior), number(planning.planned)) {
+                (Of::Topic, Some(before), Some(after)) => after < before || (before == 0 && after > 0),
                 _ => false,
             };
             let replaced = if replaces { vec!["partitions".to_owned()] } else { Vec::new() };
+            if self.of == Of::Namespace && planning.config.get(REPLICATION).is_none_or(Value::is_null) {
+                let Some(api) = planning.api else { return (replaced, Vec::new()) };
+                match api.own_region().await {
+                    Ok(own) => {
+                        let alone = Value::List(vec![Value::text(own)]);
+                        planning.planned.insert(REPLICATION.to_owned(), alone);
+                    }
+                    Err(error) => return (replaced, vec![told(&error)]),
+                }
+            }
             (replaced, Vec::new())
         })
-    }
-
-    fn is_unset(&self, name: &str, value: &Value, region: &Values) -> bool {
-        let Some(attribute) = self.attributes.iter().find(|attribute| attribute.name == name) else { return false };
-        let spec = NAMESPACE.iter().find(|spec| self.of == Of::Namespace && spec.name == attribute.key);
-        let (Some(spec), Some(json)) = (spec, attribute.json_of(value)) else { return false };
-        let own = region.get("").and_then(Value::as_text).unwrap_or_default();
-        let mut policies = Policies::default();
-        let completed = spec.shape.complete(&json).unwrap_or(json);
-        (spec.write)(&mut policies, own, completed).is_ok() && (spec.read)(&policies, own).is_null()
     }
 
     fn read<'a>(&'a self, api: &'a Api, values: &'a Values) -> Work<'a, Result<Option<Values>, Told>> {
@@ -324,7 +332,7 @@ impl Resource for Fragment {
             };
             let found = api.get(&format!("/admin/v2/meridian/export?{query}")).await.map_err(|error| told(&error))?;
             let Some(Json::Object(mut found)) = found else { return Ok(None) };
-            let own = found.remove("region");
+            let own = found.remove("region").unwrap_or_default();
             if let Some(Json::Object(policies)) = found.remove("policies") {
                 found.extend(policies);
             }
@@ -336,8 +344,15 @@ impl Resource for Fragment {
                 .cloned()
                 .collect();
             let mut region = values_of(&kept, &found);
-            // Which region it is decides what holds without being set.
-            region.insert(String::new(), Value::of_json(&own.unwrap_or_default()));
+            for attribute in kept.iter().filter(|attribute| self.is_policy(&attribute.key)) {
+                match (&attribute.set, region.get_mut(&attribute.name)) {
+                    (Set::Default(default), Some(value)) if value.is_null() => {
+                        *value = attribute.value_of(Some(default))
+                    }
+                    (Set::OrRegion, Some(value)) if value.is_null() => *value = attribute.value_of(Some(&json!([own]))),
+                    _ => {}
+                }
+            }
             Ok(Some(region))
         })
     }

@@ -205,7 +205,7 @@ impl Meridian {
         }
         planned.insert("id".to_owned(), kind.id(&planned).map_or(Value::Unknown, Value::Text));
         let api = self.api.read().clone();
-        let planning = Planning { api: api.as_deref(), prior: prior.as_ref(), planned: &mut planned };
+        let planning = Planning { api: api.as_deref(), config: &config, prior: prior.as_ref(), planned: &mut planned };
         let (mut replaced, told) = kind.plan(planning).await;
         if let Some(prior) = &prior {
             let other = |attribute: &&Attribute| {
@@ -254,7 +254,11 @@ impl Meridian {
         match in_force(kind, &api, &planned).await {
             Ok(state) => Ok((Some(whole(kind, state)), told)),
             // It is there, and what is not as planned will be seen by the next plan.
-            Err(told) => Err((Some(whole(kind, seen(kind, &planned, &Values::new()))), told)),
+            Err(told) => {
+                let mut state = seen(kind, &planned, &Values::new());
+                state.values_mut().filter(|value| !value.is_known()).for_each(|value| *value = Value::Null);
+                Err((Some(whole(kind, state)), told))
+            }
         }
     }
 

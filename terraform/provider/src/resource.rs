@@ -24,6 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub struct Planning<'a> {
     /// The region, if the provider is configured.
     pub api: Option<&'a Api>,
+    /// What was written.
+    pub config: &'a Values,
     /// What is there.
     pub prior: Option<&'a Values>,
     /// What is to be; may be changed.
@@ -61,7 +63,7 @@ pub trait Resource: Send + Sync {
     }
 
     /// An attribute that is set to what holds without it.
-    fn is_unset(&self, _name: &str, _value: &Value, _region: &Values) -> bool {
+    fn is_unset(&self, _name: &str, _value: &Value) -> bool {
         false
     }
 
@@ -107,7 +109,7 @@ pub fn seen(resource: &dyn Resource, current: &Values, region: &Values) -> Value
         let before = current.get(&attribute.name).cloned().unwrap_or_default();
         let value = match region.get(&attribute.name) {
             None => before,
-            Some(found) if agrees(resource, attribute, &before, found, region) => before,
+            Some(found) if agrees(resource, attribute, &before, found) => before,
             Some(found) => found.clone(),
         };
         state.insert(attribute.name.clone(), value);
@@ -116,11 +118,11 @@ pub fn seen(resource: &dyn Resource, current: &Values, region: &Values) -> Value
     state
 }
 
-fn agrees(resource: &dyn Resource, attribute: &Attribute, given: &Value, found: &Value, region: &Values) -> bool {
+fn agrees(resource: &dyn Resource, attribute: &Attribute, given: &Value, found: &Value) -> bool {
     let known = *given != Value::Unknown;
     known
         && (attribute.same(given, found)
-            || (found.is_null() && !given.is_null() && resource.is_unset(&attribute.name, given, region)))
+            || (found.is_null() && !given.is_null() && resource.is_unset(&attribute.name, given)))
 }
 
 /// Looks until the region has what was planned (T1); answers the state then.
@@ -150,7 +152,7 @@ fn differs(resource: &dyn Resource, planned: &Values, region: &Values) -> Option
         let planned = planned.get(&attribute.name).unwrap_or(&Value::Null);
         let of_region = *planned == Value::Unknown || (planned.is_null() && attribute.set == Set::OrRegion);
         match region.get(&attribute.name) {
-            Some(found) if !of_region => !agrees(resource, attribute, planned, found, region),
+            Some(found) if !of_region => !agrees(resource, attribute, planned, found),
             _ => false,
         }
     })?;

@@ -187,7 +187,7 @@ async fn apply(State(state): Given, call: Call) -> Answer {
     document.settle(&cluster);
     let allowed = Allowed { prune: call.flag("prune"), switch: call.flag("switch") };
     let (principal, force) = (call.principal.clone(), call.flag("force"));
-    let apply = Apply { state, principal, document, allowed, force, leaf: Leaf::Not };
+    let apply = Apply { state, principal, document, allowed, force, leaf: Leaf::of(&call) };
     apply.check_named(&call)?;
     let (dry_run, expected) = (call.flag("dryRun"), expected(&call)?);
     let kept = kept(&apply).await?;

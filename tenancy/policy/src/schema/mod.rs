@@ -29,6 +29,8 @@ pub struct PolicySpec<P: 'static> {
     pub shape: Shape,
     /// What it is for, in one line.
     pub about: &'static str,
+    /// What holds if it is not set, where the policy itself says it; `null` = the level above.
+    pub unset: fn() -> Value,
     /// Reads it for a cluster; `null` = not set.
     pub read: fn(&P, &str) -> Value,
     /// Sets it for a cluster; `null` unsets it.
@@ -60,6 +62,7 @@ macro_rules! option {
             name: $name,
             shape: $shape,
             about: $about,
+            unset: || serde_json::Value::Null,
             read: |policies, _| super::shown(&policies.$field),
             write: |policies, _, value| {
                 policies.$field = super::typed($name, value)?;
@@ -76,6 +79,7 @@ macro_rules! plain {
             name: $name,
             shape: $shape,
             about: $about,
+            unset: || serde_json::json!($default),
             read: |policies, _| super::unless_default(super::shown(&policies.$field), &serde_json::json!($default)),
             write: |policies, _, value| {
                 let value = if value.is_null() { serde_json::json!($default) } else { value };
@@ -93,6 +97,7 @@ macro_rules! by_cluster {
             name: $name,
             shape: $shape,
             about: $about,
+            unset: || serde_json::Value::Null,
             read: |policies, cluster| super::shown(&policies.$field.get(cluster)),
             write: |policies, cluster, value| {
                 if value.is_null() {
@@ -114,6 +119,7 @@ macro_rules! backlog_quota {
             shape: super::parts::BACKLOG_QUOTA,
             about: "What may be unacknowledged before the policy acts: by size (destination_storage) and by age \
                     (message_age).",
+            unset: || serde_json::Value::Null,
             read: |policies, _| super::parts::read_quotas(&policies.backlog_quota_map),
             write: |policies, _, value| {
                 policies.backlog_quota_map = super::parts::quotas(value)?;

@@ -141,6 +141,7 @@ pub const NAMESPACE: &[PolicySpec<Policies>] = &[
         name: "replication",
         shape: REGIONS,
         about: "Regions that it is replicated between; unset = its own region alone.",
+        unset: || Value::Null,
         read: |policies, cluster| own_alone(shown(&policies.replication_clusters), cluster),
         write: |policies, cluster, value| {
             policies.replication_clusters = match value {

@@ -84,7 +84,7 @@ impl Resource for Cluster {
         check::document(&document, &under, &self.attributes, config, &["name"])
     }
 
-    fn is_unset(&self, _: &str, value: &Value, _: &Values) -> bool {
+    fn is_unset(&self, _: &str, value: &Value) -> bool {
         *value == Value::Flag(false)
     }
 

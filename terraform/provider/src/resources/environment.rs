@@ -201,7 +201,11 @@ impl Resource for Environment {
             region.insert("document".to_owned(), Value::text(document.clone()));
             whole.insert("document".to_owned(), Value::text(document));
             let found = Self::ask(api, &whole, true, None).await?;
-            region.insert("changes".to_owned(), lines_value(&Self::lines(&found)));
+            let lines = Self::lines(&found);
+            // After an apply what was planned stays said, if nothing is left of it.
+            if !(lines.is_empty() && values.get("revision") == Some(&Value::Unknown)) {
+                region.insert("changes".to_owned(), lines_value(&lines));
+            }
             Ok(Some(region))
         })
     }

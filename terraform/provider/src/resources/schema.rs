@@ -82,7 +82,7 @@ impl Resource for Schema {
         all
     }
 
-    fn is_unset(&self, name: &str, value: &Value, _: &Values) -> bool {
+    fn is_unset(&self, name: &str, value: &Value) -> bool {
         name == "schema" && *value == Value::text("")
     }
 

@@ -1,0 +1,9 @@
+terraform {
+  required_version = ">= 1.5"
+  required_providers {
+    meridian = {
+      source                = "terraform.local/meridian/meridian"
+      configuration_aliases = [meridian.home, meridian.away]
+    }
+  }
+}
