@@ -8,7 +8,7 @@ CLUSTER_DIR ?= cluster-data
 VENV ?= .venv
 PACKAGES := libclang-dev clang g++ pkg-config python3-venv openssl
 
-.PHONY: run cluster test deps check unit client-tests lint deny fuzz dist
+.PHONY: run cluster terraform-demo terraform-install test deps check unit client-tests lint deny fuzz dist
 
 run: deps
 	$(CARGO) build --release --locked -p meridian
@@ -18,6 +18,16 @@ run: deps
 cluster: deps
 	$(CARGO) build --release --locked -p meridian -p meridian-mini-tikv
 	exec $${CARGO_TARGET_DIR:-target}/release/meridian cluster demo --data-dir $(CLUSTER_DIR) $(ARGS)
+
+# Two regions provisioned by Terraform with three teams, and a message that crosses.
+terraform-demo: deps
+	$(CARGO) build --release --locked -p meridian -p meridian-terraform
+	terraform/demo $${CARGO_TARGET_DIR:-target}/release/meridian $${CARGO_TARGET_DIR:-target}/release/terraform-provider-meridian
+
+# The provider where terraform looks for providers that no registry has.
+terraform-install: deps
+	$(CARGO) build --release --locked -p meridian-terraform
+	terraform/install $${CARGO_TARGET_DIR:-target}/release/terraform-provider-meridian
 
 test: deps lint unit client-tests
 
@@ -33,8 +43,9 @@ unit:
 	$(CARGO) test --workspace --locked
 
 client-tests: $(VENV)/ready
-	$(CARGO) build --locked -p meridian -p meridian-mini-tikv
-	MERIDIAN_BINARY=$${CARGO_TARGET_DIR:-target}/debug/meridian $(VENV)/bin/python -m pytest -q --maxfail=20 platform/meridian/tests/python
+	$(CARGO) build --locked -p meridian -p meridian-mini-tikv -p meridian-terraform
+	@command -v terraform >/dev/null || echo "NOT RUN: tests with the real terraform, which is not on this machine; the provider's own tests ran"
+	MERIDIAN_BINARY=$${CARGO_TARGET_DIR:-target}/debug/meridian MERIDIAN_TERRAFORM_PROVIDER=$${CARGO_TARGET_DIR:-target}/debug/terraform-provider-meridian $(VENV)/bin/python -m pytest -q --maxfail=20 platform/meridian/tests/python
 
 $(VENV)/ready: platform/meridian/tests/python/requirements.txt
 	$(PYTHON) -m venv $(VENV)

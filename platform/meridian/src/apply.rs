@@ -106,6 +106,10 @@ async fn apply(admin: &Admin, args: &ApplyArgs, document: &Document, bytes: Vec<
             text(&field["to"])
         ));
     }
+    for (region, state) in answer["regions"].as_object().into_iter().flatten().filter(|(_, state)| *state != "in force")
+    {
+        say(&format!("  region {region}: {}; what it misses reaches it by itself", text(state)));
+    }
     let count = answer["changes"].as_array().map_or(0, Vec::len);
     let revision = answer["revision"].as_u64().filter(|revision| *revision > 0);
     let revision = revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();

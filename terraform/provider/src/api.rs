@@ -75,7 +75,10 @@ impl ApiError {
     fn may_be_repeated(&self) -> bool {
         match self {
             ApiError::Refused { status, reason, .. } => {
-                *status == 503 || (*status == 409 && reason.contains("being changed by others"))
+                *status == 503
+                    || (*status == 409 && reason.contains("being changed by others"))
+                    // What names it is gone elsewhere, and that is still on its way from there.
+                    || (*status == 412 && reason.contains("is in use"))
             }
             ApiError::Unreachable { .. } => false,
         }

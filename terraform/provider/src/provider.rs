@@ -243,7 +243,7 @@ impl Meridian {
         let Some(planned) = planned else {
             let Some(before) = prior.as_ref() else { return Ok((None, Vec::new())) };
             let told = kind.delete(&api, before).await.map_err(as_before)?;
-            gone(kind, &api, before).await.or_else(|told| keeps(kind, told)).map_err(as_before)?;
+            gone(kind, &api, before).await.map_err(as_before)?;
             return Ok((None, told));
         };
         let told = match &prior {
@@ -295,11 +295,6 @@ impl Meridian {
             _ => Err(Told::error("The state can't be read", "It is no object.")),
         }
     }
-}
-
-/// What stays where it is after its end does not have to be gone.
-fn keeps(kind: &dyn Resource, told: Told) -> Result<(), Told> {
-    if kind.type_name() == "meridian_failover_group" { Ok(()) } else { Err(told) }
 }
 
 #[tonic::async_trait]

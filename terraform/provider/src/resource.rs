@@ -76,6 +76,11 @@ pub trait Resource: Send + Sync {
     /// Changes it.
     fn update<'a>(&'a self, api: &'a Api, prior: &'a Values, planned: &'a Values) -> Work<'a, Result<Vec<Told>, Told>>;
 
+    /// Its end leaves what it describes where it is.
+    fn stays(&self) -> bool {
+        false
+    }
+
     /// Deletes it.
     fn delete<'a>(&'a self, api: &'a Api, prior: &'a Values) -> Work<'a, Result<Vec<Told>, Told>>;
 }
@@ -171,6 +176,9 @@ fn differs(resource: &dyn Resource, planned: &Values, region: &Values) -> Option
 /// It is still there.
 pub async fn gone(resource: &dyn Resource, api: &Api, prior: &Values) -> Result<(), Told> {
     let until = Instant::now() + IN_FORCE_WITHIN;
+    if resource.stays() {
+        return Ok(());
+    }
     while resource.read(api, prior).await?.is_some() {
         if Instant::now() >= until {
             return Err(Told::error("It was deleted but is still there", "Somebody may have made it anew meanwhile."));

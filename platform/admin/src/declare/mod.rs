@@ -12,13 +12,15 @@
 //! an owner nothing is remembered and nothing is ever deleted.
 //!
 //! Invariants: A2 the door is asked about every object that the document names or its owner owns; A7 an apply that was
-//! begun ends, also if the caller goes away, and answers 200 only once what it wrote is in force here.
+//! begun ends, also if the caller goes away, and answers 200 only once what it wrote is in force here; other regions are
+//! waited for within bounds, and the answer says which have it.
 //! Failure: 412 with every problem and its path, 409 for a revision that is not the one in force or an apply under way,
 //! 202 for an apply that goes on after [`ANSWER_WITHIN`].
 //! Must never know: how a step is carried out below the registry and the service.
 
 mod actual;
 mod carry_out;
+mod regions;
 mod steps;
 
 use crate::call::Call;
@@ -228,7 +230,7 @@ async fn plan_only(apply: &Apply, manifest: Option<Manifest>, expected: Option<u
     }
     let owned = manifest.as_ref().map(Manifest::owned).unwrap_or_default();
     match plan(apply, &owned).await? {
-        Ok(plan) => Ok(answer(apply, &plan, manifest.map_or(0, |manifest| manifest.revision), "planned")),
+        Ok(plan) => Ok(answer(apply, &plan, manifest.map_or(0, |manifest| manifest.revision), "planned", json!({}))),
         Err(problems) => Ok(refused(&problems)),
     }
 }
@@ -242,7 +244,8 @@ async fn run(apply: Apply, kept: Option<(Declared, Manifest)>, expected: Option<
         };
         apply.leaf.check(&apply.document, &plan)?;
         carry_out::all(&apply, &plan, &BTreeSet::new()).await.result?;
-        return Ok(answer(&apply, &plan, 0, "applied"));
+        let regions = regions::wait(&apply, &plan).await;
+        return Ok(answer(&apply, &plan, 0, "applied", regions));
     };
     let (declared, before) = kept.map_or((None, None), |(declared, manifest)| (Some(declared), Some(manifest)));
     let manifest = Manifest::begin(before.as_ref(), &apply.document, &owner, &apply.by(), expected, now_ms())?;
@@ -252,7 +255,7 @@ async fn run(apply: Apply, kept: Option<(Declared, Manifest)>, expected: Option<
         Err(problems) => return Ok(refused(&problems)),
     };
     if let Some(before) = before.filter(|before| plan.is_empty() && before.is_settled_for(&apply.document)) {
-        return Ok(answer(&apply, &plan, before.revision, "applied"));
+        return Ok(answer(&apply, &plan, before.revision, "applied", json!({})));
     }
     let registry = apply.state.registry();
     let begun = registry.set_declared(&owner, &manifest.encode(), declared.as_ref()).await?;
@@ -263,10 +266,11 @@ async fn run(apply: Apply, kept: Option<(Declared, Manifest)>, expected: Option<
     tracing::info!(owner, revision = manifest.revision, state = manifest.state.as_str(), "apply ended");
     result?;
     kept?;
-    Ok(answer(&apply, &plan, manifest.revision, "applied"))
+    let regions = regions::wait(&apply, &plan).await;
+    Ok(answer(&apply, &plan, manifest.revision, "applied", regions))
 }
 
-fn answer(apply: &Apply, plan: &Plan, revision: u64, state: &str) -> Reply {
+fn answer(apply: &Apply, plan: &Plan, revision: u64, state: &str, regions: Value) -> Reply {
     let shown = |steps: &[meridian_declare::Step]| steps.iter().map(|step| step.shown()).collect::<Vec<_>>();
     let body = json!({
         "owner": apply.document.owner,
@@ -275,6 +279,7 @@ fn answer(apply: &Apply, plan: &Plan, revision: u64, state: &str) -> Reply {
         "changes": shown(&plan.steps),
         "left": plan.left.iter().map(ObjectId::to_string).collect::<Vec<_>>(),
         "elsewhere": shown(&plan.elsewhere),
+        "regions": regions,
     });
     with_revision(Reply::json_whole(&body), revision)
 }

@@ -31,14 +31,15 @@ run "one_document_says_it_all" {
   }
 }
 
-run "a_policy_that_is_none_is_refused_by_its_path" {
+run "one_region_is_not_replicated" {
   command = plan
 
   variables {
-    teams = {
-      orders = { namespaces = { live = { policies = { messageTTLs = 60 } } } }
-    }
+    regions = ["west"]
   }
 
-  expect_failures = [meridian_environment.this]
+  assert {
+    condition     = !can(jsondecode(meridian_environment.this.document).tenants.orders.namespaces.live.policies.replication)
+    error_message = "A namespace of one region says nothing of replication."
+  }
 }

@@ -123,6 +123,10 @@ impl Resource for FailoverGroup {
         Box::pin(self.set(api, planned))
     }
 
+    fn stays(&self) -> bool {
+        true
+    }
+
     fn delete<'a>(&'a self, _: &'a Api, prior: &'a Values) -> Work<'a, Result<Vec<Told>, Told>> {
         Box::pin(async {
             let detail = format!("{} stay active where they are.", Self::namespaces(prior).join(", "));

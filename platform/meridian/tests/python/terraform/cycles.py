@@ -18,6 +18,8 @@ from harness import ROOT, Terraform, make_mirror
 from region import Region, wait_until
 
 EXAMPLE = ROOT / "terraform/examples/two-regions"
+# A test machine may have little room left.
+SETTINGS = {"diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98}
 
 
 class Pair:
@@ -25,7 +27,7 @@ class Pair:
 
     def __init__(self, folder):
         folder = pathlib.Path(folder)
-        self.regions = {name: Region(folder / name, clusterName=name).start() for name in ("west", "east")}
+        self.regions = {name: Region(folder / name, clusterName=name, **SETTINGS).start() for name in ("west", "east")}
         top = folder / "terraform"
         Terraform(top / "modules", "unused").copy(ROOT / "terraform/modules")
         self.terraform = Terraform(top / "examples/two-regions", make_mirror(folder)).copy(EXAMPLE)
