@@ -71,7 +71,7 @@ enum Tried {
     Done(Done),
     Again(Failure),
     Final(MetadataError),
-    Unknown(Box<Committing>, Failure),
+    Unknown(Box<Committing>, Box<Transaction>, Failure),
 }
 
 impl Shared {
@@ -110,13 +110,14 @@ impl Shared {
                 Tried::Done(done) => return Ok(done),
                 Tried::Final(error) => return Err(error),
                 Tried::Again(failure) => failure,
-                Tried::Unknown(committing, failure) => {
+                Tried::Unknown(committing, mut transaction, failure) => {
                     self.counters.unknown_outcomes.add(1);
                     match self.settle(&committing, deadline + SETTLE).await {
                         Some(true) => return Ok(self.committed(lane, *committing)),
-                        Some(false) => failure,
+                        Some(false) => self.roll_back(&mut transaction, deadline + SETTLE).await,
                         None => return Err(self.leave_in_doubt(lane, *committing, failure)),
                     }
+                    failure
                 }
             };
             self.count(&failure);
@@ -153,7 +154,7 @@ impl Shared {
                 self.roll_back(&mut transaction, deadline).await;
                 Tried::Again(failure)
             }
-            Err(failure) => Tried::Unknown(Box::new(committing), failure),
+            Err(failure) => Tried::Unknown(Box::new(committing), Box::new(transaction), failure),
         }
     }
 

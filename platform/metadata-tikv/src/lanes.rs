@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Writers at once.
-pub(crate) const LANES: usize = 8;
+pub(crate) const LANES: usize = 32;
 /// Writers that may wait for a lane.
 const MAX_WAITING_WRITERS: usize = 4096;
 /// How long an entry of the log is kept.

@@ -8,6 +8,7 @@
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A call of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,11 +115,13 @@ struct Plan {
 pub struct Faults {
     plan: Arc<Mutex<Plan>>,
     frozen: Arc<tokio::sync::watch::Sender<bool>>,
+    held: Arc<AtomicU64>,
 }
 
 impl Default for Faults {
     fn default() -> Self {
-        Self { plan: Arc::default(), frozen: Arc::new(tokio::sync::watch::Sender::new(false)) }
+        let frozen = Arc::new(tokio::sync::watch::Sender::new(false));
+        Self { plan: Arc::default(), frozen, held: Arc::default() }
     }
 }
 
@@ -143,9 +146,17 @@ impl Faults {
         self.frozen.send_replace(frozen);
     }
 
+    /// How many calls arrived while it was frozen.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
     /// Waits while the server is frozen.
     pub(crate) async fn thawed(&self) {
         let mut frozen = self.frozen.subscribe();
+        if *frozen.borrow() {
+            self.held.fetch_add(1, Ordering::Relaxed);
+        }
         // An error means that the sender is gone, which holds nothing back.
         let _ = frozen.wait_for(|frozen| !frozen).await;
     }
