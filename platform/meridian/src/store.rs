@@ -3,12 +3,12 @@
 //! Failure: a store that can't be opened ends the start with the setting to change; later it is waited for.
 
 use crate::cli::Failure;
-use meridian_metadata::{ObservedStore, Patience, RocksStore, SharedStore, StoreFigures};
+use meridian_metadata::{Figure, MetadataStore, ObservedStore, Patience, RocksStore, SharedStore, StoreFigures};
 use meridian_metadata_tikv::{TikvConfig, TikvStore};
 use meridian_settings::{Key, Settings};
 use prometheus::core::{Collector, Desc, Describer};
 use prometheus::proto::MetricFamily;
-use prometheus::{Gauge, IntCounter, Opts};
+use prometheus::{Counter, Gauge, IntCounter, Opts};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -92,6 +92,7 @@ fn tikv(endpoints: &[String], prefix: &str, settings: &Settings) -> TikvConfig {
     config.ca_path = file(Key::MetadataStoreTrustCertsFilePath);
     config.cert_path = file(Key::MetadataStoreCertificateFilePath);
     config.key_path = file(Key::MetadataStoreKeyFilePath);
+    config.poll_interval_ms = settings.count(Key::MetadataStorePollIntervalMillis).max(10);
     config.collect_garbage = settings.switch(Key::MetadataStoreCollectGarbage);
     config
 }
@@ -136,7 +137,7 @@ impl StoreMetrics {
         })
     }
 
-    fn families(figures: &StoreFigures) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    fn families(figures: &StoreFigures, own: &[Figure]) -> Result<Vec<MetricFamily>, prometheus::Error> {
         let opts = |name: &str, help: &str| Opts::new(format!("meridian_metadata_{name}"), help);
         let mut families = Vec::new();
         for (name, help, read) in GAUGES {
@@ -149,6 +150,17 @@ impl StoreMetrics {
             counter.inc_by(count(figures));
             families.extend(counter.collect());
         }
+        for figure in own {
+            if figure.name.ends_with("_total") {
+                let counter = Counter::with_opts(opts(figure.name, figure.help))?;
+                counter.inc_by(figure.value.max(0.0));
+                families.extend(counter.collect());
+            } else {
+                let gauge = Gauge::with_opts(opts(figure.name, figure.help))?;
+                gauge.set(figure.value);
+                families.extend(gauge.collect());
+            }
+        }
         Ok(families)
     }
 }
@@ -160,7 +172,7 @@ impl Collector for StoreMetrics {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let Some(store) = self.store.upgrade() else { return Vec::new() };
-        Self::families(&store.figures()).unwrap_or_else(|error| {
+        Self::families(&store.figures(), &store.own_figures()).unwrap_or_else(|error| {
             tracing::error!(%error, "figures of the metadata store can't be made");
             Vec::new()
         })
@@ -194,13 +206,19 @@ mod tests {
     #[test]
     fn what_waits_is_told() {
         let figures = StoreFigures { waiting: 3, away_ms: 1500, outages: 2, ..StoreFigures::default() };
-        let families = StoreMetrics::families(&figures).expect("names are good");
+        let own = [
+            Figure { name: "tikv_conflicts_total", help: "Conflicts.", value: 4.0 },
+            Figure { name: "tikv_doubts", help: "Doubts.", value: 1.0 },
+        ];
+        let families = StoreMetrics::families(&figures, &own).expect("names are good");
         let text = prometheus::TextEncoder::new().encode_to_string(&families).expect("it is text");
         for line in [
             "meridian_metadata_available 0",
             "meridian_metadata_away_seconds 1.5",
             "meridian_metadata_waiting_calls 3",
             "meridian_metadata_outages_total 2",
+            "meridian_metadata_tikv_conflicts_total 4",
+            "meridian_metadata_tikv_doubts 1",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

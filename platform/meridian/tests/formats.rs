@@ -26,6 +26,8 @@ const FORMATS: &[(&str, &str)] = &[
     ("Deduplication snapshot", "platform/topic/src/dedup/snapshot.rs"),
     ("Marks of origins", "platform/topic/src/origins/snapshot.rs"),
     ("Metadata in RocksDB", "platform/metadata/src/rocks/format.rs"),
+    ("Metadata in TiKV", "platform/metadata-tikv/src/format.rs"),
+    ("Log of changes of metadata in TiKV", "platform/metadata-tikv/src/log.rs"),
     ("Identity of a cluster", "platform/meridian/src/cluster/identity.rs"),
     ("Policies", "tenancy/registry/src/record.rs"),
     ("Stamps", "regions/topology/src/stamp.rs"),

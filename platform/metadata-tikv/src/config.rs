@@ -57,7 +57,7 @@ impl TikvConfig {
             call_timeout_ms: 5_000,
             step_timeout_ms: 2_500,
             rpc_timeout_ms: 2_000,
-            poll_interval_ms: 1_000,
+            poll_interval_ms: 250,
             collect_garbage: false,
         }
     }

@@ -110,4 +110,69 @@ mod tests {
         assert_eq!(follower.look(&heads(&[(1, 1, 5 + MAX_ENTRIES_PER_LOOK + 1)]), &own, 0), Look::Rescan);
         assert_eq!(follower.look(&heads(&[]), &own, 0), Look::Read(vec![]), "a lane that was taken away");
     }
+
+    /// What a lane really holds, beside its head.
+    #[derive(Debug, Default)]
+    struct Model {
+        heads: BTreeMap<u64, Head>,
+        written: HashSet<(u64, u64)>,
+        given: HashSet<(u64, u64)>,
+    }
+
+    impl Model {
+        fn look(&mut self, follower: &mut Follower, now_ms: u64) {
+            match follower.look(&self.heads, &HashSet::new(), now_ms) {
+                Look::Rescan => self.given = self.written.clone(),
+                Look::Read(spans) => {
+                    for span in spans {
+                        self.given.extend((span.first..=span.last).map(|number| (span.lane, number)));
+                    }
+                }
+            }
+            follower.seen(&self.heads, now_ms);
+        }
+    }
+
+    proptest::proptest! {
+        /// M3: whatever writers, trimming and the death of lanes do, after a look everything written was given.
+        #[test]
+        fn nothing_is_missed(steps in proptest::collection::vec((0u64..6, 0u8..10, 1u64..2_000), 1..200)) {
+            let mut model = Model::default();
+            let mut follower = Follower::begin(&model.heads, 0);
+            let mut now_ms = 0;
+            let mut written_at = BTreeMap::new();
+            let mut names: Vec<u64> = (0..6).collect();
+            for (slot, step, pause_ms) in steps {
+                let lane = names[slot as usize];
+                // Time stands for minutes: lanes die after half an hour.
+                now_ms += pause_ms * 300;
+                match step {
+                    0..6 => {
+                        let head = model.heads.entry(lane).or_insert(Head { last: 0, version: 0, first: 1 });
+                        head.last += 1;
+                        model.written.insert((lane, head.last));
+                        written_at.insert(lane, now_ms);
+                    }
+                    6 => {
+                        if let Some(head) = model.heads.get_mut(&lane) {
+                            head.first = head.last;
+                        }
+                    }
+                    7 => {
+                        // Only a lane that nobody wrote for long is taken away, and its name never comes again.
+                        let dead = written_at.get(&lane).is_some_and(|at| at + LANE_LIFE_MS < now_ms);
+                        if dead && model.heads.remove(&lane).is_some() {
+                            model.written.retain(|(of, _)| *of != lane);
+                            model.given.retain(|(of, _)| *of != lane);
+                            names[slot as usize] += 6;
+                        }
+                    }
+                    _ => {
+                        model.look(&mut follower, now_ms);
+                        proptest::prop_assert!(model.written.is_subset(&model.given));
+                    }
+                }
+            }
+        }
+    }
 }

@@ -9,13 +9,15 @@
 use crate::calls::{Shared, Step, View};
 use crate::failure::Failure;
 use crate::format::{decode_number, encode_number};
-use crate::poll::Picture;
+use std::sync::Arc;
 use std::time::Duration;
 use tikv_client::{Timestamp, TimestampExt};
 use tokio::time::Instant;
 
 /// Time between collections.
 const INTERVAL: Duration = Duration::from_secs(600);
+/// Longest time of a collection: it looks at every lock there is.
+const LONGEST: Duration = Duration::from_secs(120);
 /// Versions of this age are kept: longer than any transaction or view lives.
 const KEPT_MS: u64 = 600_000;
 /// Bits of a time stamp below its milliseconds.
@@ -28,24 +30,28 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Collects if it is time and no other process has.
-    pub(crate) async fn collect(&mut self, shared: &Shared, picture: &Picture, deadline: Instant) {
+    /// Begins a collection if it is time; it runs beside everything else.
+    pub(crate) fn collect(&mut self, shared: &Arc<Shared>, now_ms: u64) {
         let due = self.tried.is_none_or(|tried| tried.elapsed() >= INTERVAL);
         if !shared.config.collect_garbage || !due {
             return;
         }
         self.tried = Some(Instant::now());
-        let safe_point_ms = picture.now_ms.saturating_sub(KEPT_MS);
-        match claim(shared, safe_point_ms, deadline).await {
-            Ok(false) => {}
-            Ok(true) => {
-                let safe_point = Timestamp::from_version(safe_point_ms << LOGICAL_BITS);
-                if let Err(failure) = shared.link.collect_garbage(safe_point, deadline).await {
-                    tracing::warn!(reason = failure.reason, "old versions of metadata are not collected");
-                }
+        tokio::spawn(collect(shared.clone(), now_ms.saturating_sub(KEPT_MS)));
+    }
+}
+
+/// Moves the safe point if no other process has.
+async fn collect(shared: Arc<Shared>, safe_point_ms: u64) {
+    match claim(&shared, safe_point_ms, shared.deadline()).await {
+        Ok(false) => {}
+        Ok(true) => {
+            let safe_point = Timestamp::from_version(safe_point_ms << LOGICAL_BITS);
+            if let Err(failure) = shared.link.collect_garbage(safe_point, LONGEST).await {
+                tracing::warn!(reason = failure.reason, "old versions of metadata are not collected");
             }
-            Err(step) => tracing::debug!(?step, "another process may collect garbage"),
         }
+        Err(step) => tracing::debug!(?step, "another process may collect garbage"),
     }
 }
 

@@ -171,9 +171,13 @@ impl Link {
         Ok((self.client.load().snapshot(stamp.clone(), options()), stamp))
     }
 
-    /// Moves the safe point, below which old versions are dropped.
-    pub(crate) async fn collect_garbage(&self, safe_point: Timestamp, deadline: Instant) -> Result<bool, Failure> {
+    /// Moves the safe point, below which old versions are dropped. How long it takes says nothing about the store.
+    pub(crate) async fn collect_garbage(&self, safe_point: Timestamp, limit: Duration) -> Result<bool, Failure> {
+        const STEP: &str = "collection of garbage";
         let client = self.client.load_full();
-        self.step("collection of garbage", deadline, client.gc(safe_point)).await
+        match tokio::time::timeout(limit, client.gc(safe_point)).await {
+            Ok(outcome) => outcome.map_err(|error| Failure::of(STEP, &error)),
+            Err(_) => Err(Failure::timed_out(STEP)),
+        }
     }
 }

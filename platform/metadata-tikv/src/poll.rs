@@ -27,6 +27,10 @@ const SETTLED_MS: u64 = 60_000;
 const LOGICAL_BITS: u32 = 18;
 /// Sessions ended at once.
 const REAPED_AT_ONCE: usize = 16;
+/// Processes that try to end the same session, on average.
+const REAPERS: f64 = 6.0;
+/// A session that is over for longer is ended by whoever sees it.
+const REAPERS_LIMIT_MS: u64 = 1_500;
 /// Lanes taken away at one look.
 const LANES_TAKEN_AT_ONCE: usize = 8;
 
@@ -163,7 +167,7 @@ impl Poller {
         shared.counters.sessions.set(picture.sessions.len() as u64);
         self.reap(shared, &picture).await;
         take_dead_lanes(shared, &picture, deadline).await;
-        self.garbage.collect(shared, &picture, deadline).await;
+        self.garbage.collect(shared, picture.now_ms);
         Ok(())
     }
 
@@ -172,7 +176,10 @@ impl Poller {
         let local_ms = self.started.elapsed().as_millis() as u64;
         let due = self.reaper.look(&picture.sessions, picture.now_ms, local_ms);
         let mut ending = tokio::task::JoinSet::new();
-        for due in due.into_iter().take(REAPED_AT_ONCE) {
+        // Many processes see the same end: a few of them, drawn by lot, try first.
+        let chance = REAPERS / picture.sessions.len().max(1) as f64;
+        let mine = due.into_iter().filter(|due| due.over_ms > REAPERS_LIMIT_MS || rand::random::<f64>() < chance);
+        for due in mine.take(REAPED_AT_ONCE) {
             let shared = shared.clone();
             ending.spawn(async move {
                 match shared.reap(due).await {

@@ -4,6 +4,7 @@
 //! Failure: none.
 //! Must never know: who shows them.
 
+use meridian_metadata::Figure;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -59,6 +60,42 @@ pub struct TikvStats {
     pub waiting: u64,
     /// The store is believed to be reachable.
     pub available: bool,
+}
+
+type Read = fn(&TikvStats) -> f64;
+
+/// What is shown of each figure.
+const FIGURES: &[(&str, &str, Read)] = &[
+    ("tikv_available", "1 while TiKV is believed to be reachable.", |s| f64::from(u8::from(s.available))),
+    ("tikv_calls_total", "Calls of the metadata store.", |s| s.calls as f64),
+    ("tikv_unavailable_total", "Calls that failed because TiKV was away or overloaded.", |s| s.unavailable as f64),
+    ("tikv_conflicts_total", "Transactions repeated because another wrote first.", |s| s.conflicts as f64),
+    ("tikv_retries_total", "Steps repeated for another reason.", |s| s.retries as f64),
+    ("tikv_timeouts_total", "Steps that took too long.", |s| s.timeouts as f64),
+    ("tikv_unknown_outcomes_total", "Commits read back to learn their outcome.", |s| s.unknown_outcomes as f64),
+    ("tikv_unsettled_outcomes_total", "Commits not settled within their call.", |s| s.unsettled_outcomes as f64),
+    ("tikv_doubts", "Outcomes that are still being settled.", |s| s.doubts as f64),
+    ("tikv_reconnects_total", "Times the client was built anew.", |s| s.reconnects as f64),
+    ("tikv_timestamps_total", "Time stamps fetched.", |s| s.timestamps.count as f64),
+    ("tikv_timestamp_seconds_total", "Time spent fetching them.", |s| s.timestamps.sum_ms as f64 / 1e3),
+    ("tikv_timestamp_max_seconds", "Longest time to fetch one.", |s| s.timestamps.max_ms as f64 / 1e3),
+    ("tikv_commits_total", "Transactions of the log of changes.", |s| s.commits.count as f64),
+    ("tikv_commit_seconds_total", "Time spent in them.", |s| s.commits.sum_ms as f64 / 1e3),
+    ("tikv_commit_max_seconds", "Longest of them.", |s| s.commits.max_ms as f64 / 1e3),
+    ("tikv_polls_total", "Looks for changes of other processes.", |s| s.polls as f64),
+    ("tikv_poll_lag_seconds", "Time since the last one that succeeded.", |s| s.poll_lag_ms as f64 / 1e3),
+    ("tikv_change_lag_seconds", "Age of the oldest change of the last one.", |s| s.change_lag_ms as f64 / 1e3),
+    ("tikv_rescans_total", "Times that watchers had to read everything again.", |s| s.rescans as f64),
+    ("tikv_sessions", "Sessions at the last look.", |s| s.sessions as f64),
+    ("tikv_reaped_sessions_total", "Sessions ended here because nobody renewed them.", |s| s.reaped_sessions as f64),
+    ("tikv_waiting_calls", "Calls that wait for a lane, a slot or TiKV's return.", |s| s.waiting as f64),
+];
+
+impl TikvStats {
+    /// For metrics.
+    pub(crate) fn figures(&self) -> Vec<Figure> {
+        FIGURES.iter().map(|(name, help, read)| Figure { name, help, value: read(self) }).collect()
+    }
 }
 
 /// A latency that many tasks add to.

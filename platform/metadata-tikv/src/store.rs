@@ -17,7 +17,7 @@ use crate::publish::Publisher;
 use crate::stats::{Counters, TikvStats};
 use meridian_metadata::changes::WatchHub;
 use meridian_metadata::{
-    BoxFuture, Entry, MetadataError, MetadataStore, Operation, Page, Session, SessionId, Version, Watch,
+    BoxFuture, Entry, Figure, MetadataError, MetadataStore, Operation, Page, Session, SessionId, Version, Watch,
 };
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -211,5 +211,9 @@ impl MetadataStore for TikvStore {
 
     fn current_version(&self) -> BoxFuture<'_, Result<Version, MetadataError>> {
         Box::pin(async move { Ok(self.shared.publisher.hub().latest()) })
+    }
+
+    fn own_figures(&self) -> Vec<Figure> {
+        self.stats().figures()
     }
 }

@@ -25,6 +25,6 @@ pub use memory::MemoryStore;
 pub use observed::{ObservedStore, Patience, StoreFigures};
 pub use rocks::{RocksStore, StoreStats};
 pub use store::{
-    BoxFuture, Condition, Entry, MetadataError, MetadataStore, Operation, Page, Session, SessionId, SharedStore,
-    Version, Watch, WatchEvent,
+    BoxFuture, Condition, Entry, Figure, MetadataError, MetadataStore, Operation, Page, Session, SessionId,
+    SharedStore, Version, Watch, WatchEvent,
 };

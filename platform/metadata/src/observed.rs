@@ -11,7 +11,8 @@
 //! Must never know: what keys mean, which store it is.
 
 use crate::store::{
-    BoxFuture, Entry, MetadataError, MetadataStore, Operation, Page, Session, SessionId, SharedStore, Version, Watch,
+    BoxFuture, Entry, Figure, MetadataError, MetadataStore, Operation, Page, Session, SessionId, SharedStore, Version,
+    Watch,
 };
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -296,6 +297,10 @@ impl MetadataStore for ObservedStore {
 
     fn current_version(&self) -> BoxFuture<'_, Result<Version, MetadataError>> {
         Box::pin(self.patient(Kind::Read, || self.inner.current_version()))
+    }
+
+    fn own_figures(&self) -> Vec<Figure> {
+        self.inner.own_figures()
     }
 }
 

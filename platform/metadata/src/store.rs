@@ -169,6 +169,17 @@ impl Classify for MetadataError {
     }
 }
 
+/// A figure of a store, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// Its name; one that only grows ends in `_total`.
+    pub name: &'static str,
+    /// What it says.
+    pub help: &'static str,
+    /// The figure.
+    pub value: f64,
+}
+
 /// A metadata store.
 pub trait MetadataStore: Send + Sync {
     /// The value of a key, `None` if absent.
@@ -210,6 +221,11 @@ pub trait MetadataStore: Send + Sync {
     /// The store's latest version. Take it *before* reading a range, then watch from it: changes that the read has
     /// already seen come again, none is missed.
     fn current_version(&self) -> BoxFuture<'_, Result<Version, MetadataError>>;
+
+    /// What only this kind of store can say of itself.
+    fn own_figures(&self) -> Vec<Figure> {
+        Vec::new()
+    }
 }
 
 impl dyn MetadataStore {

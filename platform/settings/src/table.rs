@@ -151,6 +151,7 @@ settings! {
     MetadataStoreUrl: "metadataStoreUrl", Kind::Text, "", true, "Where the cluster keeps its metadata: `tikv://host:port[,host:port…]/prefix`, `rocksdb:///folder` (one process alone); empty = in the data folder (`standalone`).";
     MetadataStoreOperationTimeoutSeconds: "metadataStoreOperationTimeoutSeconds", Kind::Seconds, "30", true, "A call to the metadata store waits so long while the store is away, then it fails and may be repeated.";
     MetadataStoreSessionTimeoutMillis: "metadataStoreSessionTimeoutMillis", Kind::Millis, "30000", true, "A bookie that does not renew its registration for so long is not chosen any more.";
+    MetadataStorePollIntervalMillis: "metadataStorePollIntervalMillis", Kind::Millis, "250", false, "Time between two looks for changes of other processes in TiKV.";
     MetadataStoreCollectGarbage: "metadataStoreCollectGarbage", Kind::Switch, "false", false, "Move TiKV's safe point every ten minutes; only for a TiKV that nothing else uses.";
     MetadataStoreTrustCertsFilePath: "metadataStoreTrustCertsFilePath", Kind::Path, "", false, "Authorities that the metadata store's certificates are checked against, PEM; empty = nothing is encrypted.";
     MetadataStoreCertificateFilePath: "metadataStoreCertificateFilePath", Kind::Path, "", false, "Certificate shown to the metadata store, PEM.";
