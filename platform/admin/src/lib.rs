@@ -21,6 +21,7 @@ mod declare;
 mod elsewhere;
 mod error;
 mod failover;
+mod fan_out;
 mod headers;
 mod in_force;
 mod isolation;
@@ -52,8 +53,14 @@ use axum::routing::get;
 
 type Answer = Result<reply::Reply, AdminError>;
 
-/// All routes.
+/// All routes; those of partitioned topics ask every broker that serves a part.
 pub fn router(state: AdminState) -> Router {
+    let fan_out = fan_out::FanOut::new(state.clone());
+    routes(state).layer(middleware::from_fn_with_state(fan_out, fan_out::layer))
+}
+
+/// All routes, for what is served here.
+fn routes(state: AdminState) -> Router {
     let max_body_bytes = state.body_bytes;
     let guarded = Router::new()
         .merge(tenants::routes())

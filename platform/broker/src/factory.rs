@@ -25,6 +25,9 @@ pub struct TopicSettings {
 /// Told when an open topic has lost its log.
 pub type FencedListener = Arc<dyn Fn(&TopicName) + Send + Sync>;
 
+/// Told of a topic and whether it exists now.
+pub type NameListener = dyn Fn(Option<(TopicName, bool)>) + Send + Sync;
+
 /// Asked what must hold in metadata when a topic's log is opened.
 pub type OpenGuard = Arc<dyn Fn(&TopicName) -> Result<Option<Operation>, LogError> + Send + Sync>;
 
@@ -62,6 +65,11 @@ pub trait TopicFactory: Send + Sync {
     }
     /// Logs of topics are opened only under this guard from now on.
     fn guard_opens(&self, _guard: OpenGuard) {}
+    /// Tells which stored topics come and go, by whichever broker; `None` when changes may have been missed. Runs as long as
+    /// the store does.
+    fn follow_names<'a>(&'a self, _tell: &'a NameListener) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
     /// Who is told when an open topic has lost its log and has to be unloaded.
     fn on_fenced(&self, listener: FencedListener);
     /// Figures of everything below topics, by their names as metrics.

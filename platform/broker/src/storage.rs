@@ -5,7 +5,7 @@
 //! Must never know: sessions, policies.
 
 use crate::error::BrokerError;
-use crate::factory::{FencedListener, OpenGuard, TopicFactory, TopicSettings};
+use crate::factory::{FencedListener, NameListener, OpenGuard, TopicFactory, TopicSettings};
 use meridian_managed_ledger::{LogError, LogSettings, ManagedLedger, ManagedLedgers};
 use meridian_topic::api::BoxFuture;
 use meridian_topic::{
@@ -187,6 +187,20 @@ impl TopicFactory for StorageFactory {
 
     fn guard_opens(&self, guard: OpenGuard) {
         self.logs.set_guard(Arc::new(move |log: &str| topic_of(log).map_or(Ok(None), |topic| guard(&topic))));
+    }
+
+    fn follow_names<'a>(&'a self, tell: &'a NameListener) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let told = move |change: Option<(String, bool)>| match change {
+                None => tell(None),
+                Some((log, exists)) => {
+                    if let Some(topic) = topic_of(&log) {
+                        tell(Some((topic, exists)));
+                    }
+                }
+            };
+            self.logs.follow_names(&told).await;
+        })
     }
 
     fn on_fenced(&self, listener: FencedListener) {

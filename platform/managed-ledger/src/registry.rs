@@ -13,17 +13,19 @@ use crate::log::meta::put;
 use crate::open::{Stored, open, read_stored};
 use crate::records::encode;
 use meridian_ledger::Ledgers;
-use meridian_metadata::{Condition, MetadataError, Operation, SharedStore};
+use meridian_metadata::{Condition, MetadataError, Operation, SharedStore, WatchEvent};
 use meridian_types::{EntryId, Incarnation, LedgerId, Position, RegionId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells the time in ms since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+/// Pause before names are followed again after a failure.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(1);
 /// Names listed per page.
 const PAGE: usize = 1000;
 
@@ -193,6 +195,26 @@ impl ManagedLedgers {
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok(names),
+            }
+        }
+    }
+
+    /// Tells which logs come and go, by whichever broker: a name and whether it exists now, or `None` when changes may
+    /// have been missed. Ends when the store is closed.
+    pub async fn follow_names(&self, tell: &(dyn Fn(Option<(String, bool)>) + Send + Sync)) {
+        loop {
+            let Ok(mut watch) = self.shared.metadata.watch(&keys::names(""), None).await else {
+                tokio::time::sleep(FOLLOW_AGAIN).await;
+                continue;
+            };
+            tell(None);
+            loop {
+                match watch.next().await {
+                    None => return,
+                    Some((WatchEvent::Put(entry), _)) => tell(keys::log_of(&entry.key).map(|name| (name, true))),
+                    Some((WatchEvent::Delete { key, .. }, _)) => tell(keys::log_of(&key).map(|name| (name, false))),
+                    Some((WatchEvent::Rescan, _)) => tell(None),
+                }
             }
         }
     }

@@ -6,6 +6,7 @@
 
 use crate::cli::Failure;
 use crate::config::broker as broker_config;
+use crate::config::ownership::region;
 use crate::failover;
 use crate::floors::Floors;
 use crate::ports::Ports;
@@ -22,7 +23,7 @@ use meridian_broker::{Access, BrokerParts, BrokerService, StorageFactory, live};
 use meridian_door::Door;
 use meridian_identity::Identity;
 use meridian_link::RegionLink;
-use meridian_ownership::{RegionConfig, RegionOwnership};
+use meridian_ownership::RegionOwnership;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use meridian_topic::BrokerLimits;
@@ -119,7 +120,7 @@ async fn build(
         true => {
             let namespaces = Arc::new(RegistryNamespaces::new(parts.registry.clone(), &parts.config.cluster));
             let me = broker_record(&parts.config);
-            let ownership = RegionOwnership::new(parts.store.clone(), me, namespaces, RegionConfig::default());
+            let ownership = RegionOwnership::new(parts.store.clone(), me, namespaces, region(settings));
             BrokerService::with_ownership(parts, ownership).await?
         }
         false => BrokerService::new(parts).await?,

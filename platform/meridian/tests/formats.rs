@@ -17,6 +17,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("Registration of a bookie", "platform/ledger/src/bookies/registration.rs"),
     ("Holdings of bookies", "platform/ledger/src/keys.rs"),
     ("Autorecovery", "platform/autorecovery/src/records.rs"),
+    ("Ownership", "platform/ownership/src/records.rs"),
     ("Managed ledger records", "platform/managed-ledger/src/records.rs"),
     ("Cursor state", "platform/managed-ledger/src/cursor/codec.rs"),
     ("Acknowledgements between regions", "replication/cursors/src/exact/wire.rs"),

@@ -109,8 +109,9 @@ pub trait Ownership: Send + Sync {
     fn in_force(&self) -> bool;
     /// Whether this broker serves the topic at this moment. Waits for nothing.
     fn serves(&self, topic: &TopicName) -> bool;
-    /// Where the topic is served; a bundle of nobody is given to somebody.
-    fn locate<'a>(&'a self, topic: &'a TopicName) -> BoxFuture<'a, Result<Place, OwnershipError>>;
+    /// Where the topic is served; a bundle of nobody is given to somebody. `told`: the client was sent here by another
+    /// broker, which may know more than this one has seen yet.
+    fn locate<'a>(&'a self, topic: &'a TopicName, told: bool) -> BoxFuture<'a, Result<Place, OwnershipError>>;
     /// Where clients of a topic that closes here shall connect.
     fn destination(&self, topic: &TopicName) -> Option<Arc<BrokerRecord>>;
     /// What must still hold in metadata when a log is opened (`None` = nothing).

@@ -39,7 +39,7 @@ impl Ownership for Everything {
         true
     }
 
-    fn locate<'a>(&'a self, _topic: &'a TopicName) -> BoxFuture<'a, Result<Place, OwnershipError>> {
+    fn locate<'a>(&'a self, _topic: &'a TopicName, _told: bool) -> BoxFuture<'a, Result<Place, OwnershipError>> {
         Box::pin(ready(Ok(Place::Here)))
     }
 

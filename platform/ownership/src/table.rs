@@ -176,6 +176,18 @@ impl Table {
         brokers.chain(loads).chain(owners).chain(cuts).chain(isolation).chain(leader).collect()
     }
 
+    /// The version of what is known under a key.
+    pub fn version(&self, key: &str) -> Option<Version> {
+        match records::kind(key)? {
+            Kind::Broker(id) => self.brokers.get(&id).map(|one| one.version),
+            Kind::Load(id) => self.loads.get(&id).map(|one| one.version),
+            Kind::Owner(bundle) => self.owners.get(&bundle).map(|one| one.version),
+            Kind::Cut(namespace) => self.cuts.get(&namespace).map(|one| one.version),
+            Kind::Isolation(name) => self.isolation.get(&name).map(|one| one.version),
+            Kind::Leader => self.leader.as_ref().map(|one| one.version),
+        }
+    }
+
     /// The bundles of a namespace: as they were cut, or as it was made.
     pub fn bundles(&self, namespace: &NamespaceName) -> Option<Arc<Bundles>> {
         self.cuts.get(namespace).map(|cut| cut.record.clone())

@@ -77,6 +77,7 @@ async fn unload(State(state): Given, call: Call) -> Answer {
         parts => parts?,
     };
     for part in parts {
+        state.service.require_served(&part).await?;
         state.service.unload_topic(&part).await?;
     }
     tracing::info!(%topic, by = call.principal.acting(), "topic unloaded");

@@ -106,7 +106,6 @@ fn require_partitioned(state: &AdminState, topic: &TopicName) -> Result<u32, Adm
 async fn partitioned(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Lookup)?;
     let count = require_partitioned(&state, &topic)?;
-    let mut total = Value::Null;
     let mut parts = Map::new();
     for partition in 0..count {
         let name = topic.with_partition(partition);
@@ -117,16 +116,23 @@ async fn partitioned(State(state): Given, call: Call) -> Answer {
             add_backlog_times(&handle, &stats, &mut part).await?;
         }
         add_domain(&mut part, &name);
-        add(&mut total, &part, "");
         parts.insert(name.as_str().to_owned(), part);
     }
-    let messages = total["msgInCounter"].as_f64().unwrap_or(0.0);
-    let average = if messages > 0.0 { total["bytesInCounter"].as_f64().unwrap_or(0.0) / messages } else { 0.0 };
-    total["averageMsgSize"] = json!(average);
+    let mut total = add_up(parts.values());
     total["metadata"] = json!(state.registry().partitioned_topic(&topic).as_deref());
     let per_partition = call.query("perPartition").is_none_or(|value| !value.eq_ignore_ascii_case("false"));
     total["partitions"] = Value::Object(if per_partition { parts } else { Map::new() });
     Ok(Reply::json(&total))
+}
+
+/// The figures of all partitions together.
+pub fn add_up<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
+    let mut total = Value::Null;
+    parts.for_each(|part| add(&mut total, part, ""));
+    let messages = total["msgInCounter"].as_f64().unwrap_or(0.0);
+    let average = if messages > 0.0 { total["bytesInCounter"].as_f64().unwrap_or(0.0) / messages } else { 0.0 };
+    total["averageMsgSize"] = json!(average);
+    total
 }
 
 /// Adds up two figures of one kind: numbers are added, times and limits the largest (earliest ones the smallest), lists joined, objects field by

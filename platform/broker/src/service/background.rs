@@ -62,6 +62,9 @@ impl BrokerService {
             tokio::spawn(collect_inactive(this, Duration::from_secs(self.config.inactive_topic_check_s.max(1)))),
         ];
         self.tasks.lock().extend(tasks);
+        if !self.ownership.is_alone() {
+            self.tasks.lock().push(tokio::spawn(follow_names(Arc::downgrade(self))));
+        }
     }
 
     /// Whether the broker is ending.
@@ -207,6 +210,16 @@ fn is_unused(stats: &TopicStats, policies: &EffectivePolicies, now_ms: u64) -> b
             free(stats.subscriptions.iter().all(|one| one.consumers.is_empty() && one.backlog_entries == 0))
         }
     }
+}
+
+async fn follow_names(service: Weak<BrokerService>) {
+    let Some(factory) = service.upgrade().map(|service| service.factory.clone()) else { return };
+    let tell = move |change| {
+        if let Some(service) = service.upgrade() {
+            service.tell_of_name(change);
+        }
+    };
+    factory.follow_names(&tell).await;
 }
 
 async fn tick_topics(service: Weak<BrokerService>) {

@@ -116,6 +116,10 @@ impl BrokerService {
                     }
                 }
                 None if name.domain() == Domain::Persistent && self.factory.exists(name).await? => {
+                    // Its owner knows whether it is used; by force it is deleted under the owner, which learns of it.
+                    if let Some(broker) = self.ownership().destination(name).filter(|_| !force) {
+                        return Err(BrokerError::Elsewhere { topic: name.to_string(), broker });
+                    }
                     self.factory.delete(name).await?;
                 }
                 None => return Err(BrokerError::TopicNotFound(format!("Topic {name} not found"))),

@@ -52,14 +52,14 @@ impl BrokerService {
         &self,
         topic: &TopicName,
         listener: Option<&str>,
-        _authoritative: bool,
+        authoritative: bool,
     ) -> Result<LookupAnswer, BrokerError> {
         let wanted = listener.filter(|name| !name.is_empty());
         let no_such = || {
             let name = wanted.unwrap_or("internal");
             BrokerError::NotReady(format!("the broker do not have {name} listener"))
         };
-        if let Place::There(broker) = self.ownership.locate(topic).await? {
+        if let Place::There(broker) = self.ownership.locate(topic, authoritative).await? {
             let found = broker.listener(wanted).ok_or_else(no_such)?;
             return Ok(LookupAnswer {
                 broker_url: found.broker_url.clone(),

@@ -63,6 +63,8 @@ pub enum TopicEvent {
     Created(TopicName),
     /// It was deleted.
     Deleted(TopicName),
+    /// Some may have come or gone elsewhere: list them anew.
+    Missed,
 }
 
 /// What a broker is made of.

@@ -5,8 +5,8 @@
 //! Failure: [`BrokerError::Elsewhere`] names the broker that serves the topic.
 //! Must never know: how ownership is agreed on.
 
-use super::BrokerService;
 use super::delete::{CLOSES, HAND_OVERS};
+use super::{BrokerService, TopicEvent};
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use meridian_managed_ledger::LogError;
@@ -115,7 +115,7 @@ impl BrokerService {
         if self.ownership.serves(name) {
             return Ok(());
         }
-        match self.ownership.locate(name).await? {
+        match self.ownership.locate(name, true).await? {
             Place::Here => Ok(()),
             Place::There(broker) => Err(BrokerError::Elsewhere { topic: name.to_string(), broker }),
         }
@@ -160,6 +160,34 @@ impl BrokerService {
     /// What open topics ask of the broker.
     pub fn topic_loads(&self) -> Vec<TopicLoad> {
         self.loads()
+    }
+
+    /// Topics that others create and delete are events here, too.
+    pub(super) fn tell_of_name(&self, change: Option<(TopicName, bool)>) {
+        match change {
+            None => self.announce(TopicEvent::Missed),
+            Some((topic, true)) => self.announce(TopicEvent::Created(topic)),
+            Some((topic, false)) => {
+                self.drop_deleted(&topic);
+                // A partition is there as long as its topic has it, stored or not.
+                let has = |count: u32| topic.partition().is_some_and(|partition| partition < count);
+                if !self.registry.partitions(&topic.base()).is_some_and(has) {
+                    self.announce(TopicEvent::Deleted(topic));
+                }
+            }
+        }
+    }
+
+    /// A topic that somebody else deleted while it was open here closes.
+    fn drop_deleted(&self, topic: &TopicName) {
+        let Some(service) = self.this.upgrade().filter(|_| self.loaded_topic(topic).is_some()) else { return };
+        let topic = topic.clone();
+        self.runtime.spawn(async move {
+            if matches!(service.factory.exists(&topic).await, Ok(false)) {
+                tracing::info!(%topic, "closing a topic that was deleted by another broker");
+                let _ = service.unload_topic(&topic).await;
+            }
+        });
     }
 
     /// Closes a topic that was moved away while it was loaded (W1).

@@ -57,6 +57,7 @@ impl BrokerService {
     /// # Errors
     /// As [`Self::delete_topic`], or that the others can't be told.
     pub async fn delete_topic_everywhere(&self, name: &TopicName, force: bool) -> Result<(), BrokerError> {
+        self.require_served(name).await?;
         self.delete_topic(name, force).await?;
         Ok(self.registry.end_topic(name).await?)
     }

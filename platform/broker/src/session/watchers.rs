@@ -125,6 +125,7 @@ impl Session {
         let (topic, comes) = match event {
             TopicEvent::Created(topic) => (topic, true),
             TopicEvent::Deleted(topic) => (topic, false),
+            TopicEvent::Missed => return,
         };
         let mut watchers = self.watchers.lock();
         for (id, watcher) in &mut watchers.by_id {
@@ -179,8 +180,8 @@ async fn follow(session: Weak<Session>, mut events: Receiver<TopicEvent>) {
             }
         }
         match event {
+            Ok(TopicEvent::Missed) | Err(RecvError::Lagged(_)) => session.relist_watchers().await,
             Ok(event) => session.tell_watchers(&event),
-            Err(RecvError::Lagged(_)) => session.relist_watchers().await,
             Err(RecvError::Closed) => return,
         }
     }

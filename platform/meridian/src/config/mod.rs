@@ -2,6 +2,7 @@
 
 pub mod autorecovery;
 pub mod broker;
+pub mod ownership;
 pub mod storage;
 
 use crate::cli::{Failure, SettingsArgs};

@@ -71,11 +71,13 @@ impl RegionOwnership {
 
     /// Reads single keys anew, past the watch.
     pub(super) async fn refresh(&self, keys: &[String]) -> Result<(), MetadataError> {
-        let from = self.store.current_version().await?;
         for key in keys {
-            match self.store.get(key).await? {
-                Some(entry) => self.apply_put(&entry.key, &entry.value, entry.version),
-                None => self.apply_delete(key, from),
+            let known = self.table.read().version(key);
+            match (self.store.get(key).await?, known) {
+                (Some(entry), _) => self.apply_put(&entry.key, &entry.value, entry.version),
+                // It was deleted after the version that is known, whenever: a later record has a higher one still.
+                (None, Some(known)) => self.apply_delete(key, Version(known.0 + 1)),
+                (None, None) => {}
             }
         }
         Ok(())
@@ -127,7 +129,7 @@ impl RegionOwnership {
 
     /// The keys that decide on a bundle.
     pub(super) fn keys_of(&self, bundle: &records::BundleId) -> Vec<String> {
-        let mut keys = vec![records::owner_key(bundle)];
+        let mut keys = vec![records::owner_key(bundle), records::cut_key(&bundle.namespace)];
         if let Some(owner) = self.table.read().owner(bundle) {
             keys.push(records::broker_key(&owner.record.broker));
         }

@@ -193,9 +193,13 @@ impl RegionOwnership {
         }
     }
 
-    async fn locate_now(&self, topic: &TopicName) -> Result<Place, OwnershipError> {
-        let bundle =
-            self.bundle_of(topic).ok_or_else(|| OwnershipError::Invalid(format!("{topic}: no such namespace")))?;
+    async fn locate_now(&self, topic: &TopicName, told: bool) -> Result<Place, OwnershipError> {
+        let no_such = || OwnershipError::Invalid(format!("{topic}: no such namespace"));
+        let mut bundle = self.bundle_of(topic).ok_or_else(no_such)?;
+        if told && self.owner(&bundle).is_some_and(|owner| owner.id != self.me().id) {
+            self.refresh(&self.keys_of(&bundle)).await?;
+            bundle = self.bundle_of(topic).ok_or_else(no_such)?;
+        }
         let found = self.table.read().holder(&bundle);
         let broker = match found {
             Holder::Held { owner, broker } if !self.is_mine(&owner.record.broker, owner.record.incarnation) => {
@@ -231,13 +235,13 @@ impl Ownership for RegionOwnership {
         self.in_force() && self.own_record(topic).is_some()
     }
 
-    fn locate<'a>(&'a self, topic: &'a TopicName) -> BoxFuture<'a, Result<Place, OwnershipError>> {
+    fn locate<'a>(&'a self, topic: &'a TopicName, told: bool) -> BoxFuture<'a, Result<Place, OwnershipError>> {
         Box::pin(async move {
             if self.serves(topic) {
                 return Ok(Place::Here);
             }
             let limit = Duration::from_millis(self.config.locate_limit_ms);
-            tokio::time::timeout(limit, self.locate_now(topic)).await.unwrap_or_else(|_| {
+            tokio::time::timeout(limit, self.locate_now(topic, told)).await.unwrap_or_else(|_| {
                 Err(OwnershipError::NotReady(format!("no owner was found for {topic} in {} ms", limit.as_millis())))
             })
         })
