@@ -30,8 +30,6 @@ use tower::ServiceExt;
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
 /// How long another broker may take.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Headers that go along.
-const PASSED: [header::HeaderName; 2] = [header::AUTHORIZATION, header::CONTENT_TYPE];
 
 /// What the layer needs.
 #[derive(Clone)]
@@ -139,7 +137,7 @@ pub async fn layer(State(fan): State<FanOut>, request: Request, next: Next) -> R
         return next.run(request).await;
     }
     let (parts, body) = request.into_parts();
-    let body = match to_bytes(body, crate::MAX_BODY_BYTES).await {
+    let body = match to_bytes(body, fan.state.body_bytes).await {
         Ok(body) => body,
         Err(error) => return AdminError::bad_request(error.to_string()).into_response(),
     };
@@ -230,12 +228,13 @@ async fn ask_there(asked: &Asked<'_>, broker: &BrokerRecord, path: &str) -> Resu
     parse(&answer).ok_or_else(|| unavailable("its answer is not HTTP".to_owned()))
 }
 
+/// Headers that go along: who asks, and what the body is.
 fn passed(headers: &HeaderMap) -> String {
     let line = |name: &header::HeaderName| {
         let value = headers.get(name)?.to_str().ok()?;
         Some(format!("{name}: {value}\r\n"))
     };
-    PASSED.iter().filter_map(line).collect()
+    [header::AUTHORIZATION, header::CONTENT_TYPE].iter().filter_map(line).collect()
 }
 
 async fn send(asked: &Asked<'_>, host: &str, path: &str) -> Result<Vec<u8>, String> {
