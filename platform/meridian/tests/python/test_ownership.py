@@ -26,8 +26,18 @@ def topic():
 @pytest.fixture
 def cluster(tmp_path):
     cluster = Cluster(tmp_path / "cluster", brokers=2, bookies=3)
-    yield cluster.start()
-    cluster.close()
+    try:
+        cluster.start()
+        for broker in cluster.brokers:
+            wait_until(lambda: broker.metric("meridian_ownership_in_force") == 1, 20, "the lease")
+            wait_until(lambda: knows_namespace(broker), 20, "the namespace")
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def knows_namespace(broker):
+    return requests.get(f"{broker.web}/admin/v2/namespaces/{NAMESPACE}", timeout=10).status_code == 200
 
 
 def admin(broker, method, path, body=None, redirects=True):
