@@ -9,7 +9,7 @@ use meridian_bookie_api::{BoxFuture, EntryBytes};
 use meridian_ledger::{
     AppendEvent, AppendSink, LedgerEntry, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers,
 };
-use meridian_metadata::{MemoryStore, SharedStore};
+use meridian_metadata::{MemoryStore, MetadataError, SharedStore};
 use meridian_types::{EntryId, LedgerId, Position, RegionId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,8 @@ struct World {
     next_id: i64,
     hold: bool,
     refuse_creates: bool,
+    refuse_closes: bool,
+    refused_closes: u64,
     reads: u64,
     creates: u64,
     lost_entries: BTreeSet<(i64, i64)>,
@@ -65,6 +67,16 @@ impl MemoryLedgers {
     /// New ledgers can't be created.
     pub fn refuse_creates(&self, refuse: bool) {
         self.world.lock().refuse_creates = refuse;
+    }
+
+    /// Closes find no metadata store.
+    pub fn refuse_closes(&self, refuse: bool) {
+        self.world.lock().refuse_closes = refuse;
+    }
+
+    /// Closes that found none.
+    pub fn refused_closes(&self) -> u64 {
+        self.world.lock().refused_closes
     }
 
     /// Ends a ledger's writer; of its entries not yet confirmed the first `survivors` are found by a recovery.
@@ -283,6 +295,13 @@ impl LedgerWriter for MemoryLedger {
 
     fn close(&self) -> BoxFuture<'_, Result<EntryId, LedgerError>> {
         Box::pin(async move {
+            {
+                let mut world = self.ledgers.world.lock();
+                if world.refuse_closes {
+                    world.refused_closes += 1;
+                    return Err(MetadataError::Unavailable("away".to_owned()).into());
+                }
+            }
             loop {
                 let changed = self.ledgers.changed.notified();
                 let done = self

@@ -218,6 +218,26 @@ async fn a_full_ledger_is_replaced_ahead_of_need_and_publishing_never_waits() {
     assert_eq!(t.payloads(Position::EARLIEST).await.unwrap(), texts(0..50));
 }
 
+/// The store goes away when the next ledger is ready and the full one is to be closed.
+#[tokio::test]
+async fn publishing_goes_on_while_a_full_ledger_waits_for_metadata_to_be_closed() {
+    let region = TestRegion::default();
+    let t = region.open(NAME, small_ledgers(4)).await;
+    t.append(0, 1).await;
+    region.ledgers.refuse_closes(true);
+    for token in 1..20 {
+        t.append(token, 1).await;
+    }
+    until(|| region.ledgers.refused_closes() >= 3).await;
+    t.append(20, 10).await;
+    assert!(t.sink.failed_so_far().is_empty());
+    region.ledgers.refuse_closes(false);
+    t.append(30, 10).await;
+    t.log.close().await.unwrap();
+    let again = region.open(NAME, small_ledgers(4)).await;
+    assert_eq!(again.payloads(Position::EARLIEST).await.unwrap(), texts(0..40));
+}
+
 #[tokio::test]
 async fn ledgers_roll_by_age_without_traffic_and_the_log_is_trimmed_to_nothing() {
     let region = TestRegion::default();

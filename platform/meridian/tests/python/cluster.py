@@ -199,7 +199,7 @@ class Load:
     def __init__(self, cluster, topic, rate=1000, body_bytes=100, batching=True):
         self.client = cluster.client()
         self.producer = self.client.create_producer(
-            topic, batching_enabled=batching, batching_max_publish_delay_ms=2, send_timeout_millis=60_000,
+            topic, batching_enabled=batching, batching_max_publish_delay_ms=2, send_timeout_millis=120_000,
             block_if_queue_full=True, max_pending_messages=10_000)
         self.rate, self.filling = rate, "x" * body_bytes
         self.confirmed, self.refused, self.times, self.sent = [], [], [], 0

@@ -82,7 +82,7 @@ def test_a_killed_bookie_costs_no_error_and_no_message(make_cluster, topic):
     wait_until(lambda: busy[0].metric("bookie_registered") == 1, 20, "the registration")
 
 
-def test_a_wiped_bookie_and_a_foreign_one_are_refused(make_cluster, tmp_path, topic):
+def test_b134_b140_a_wiped_bookie_and_a_foreign_one_are_refused(make_cluster, tmp_path, topic):
     cluster = make_cluster(brokers=1, bookies=3)
     load = Load(cluster, topic, rate=100)
     time.sleep(1)
