@@ -27,9 +27,17 @@ use meridian_ownership::RegionOwnership;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use meridian_topic::BrokerLimits;
+use meridian_types::NamespaceName;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
+
+/// The namespace of clients that name none.
+const FIRST_NAMESPACE: &str = "public/default";
+/// Pause between two looks whether it is seen, and how long it may take.
+const SEEN_LOOK: Duration = Duration::from_millis(20);
+const SEEN_LIMIT: Duration = Duration::from_secs(30);
 
 /// A running broker.
 pub struct Broker {
@@ -103,7 +111,11 @@ async fn build(
     let (defaults, sharing) = (broker_config::defaults(&in_force), broker_config::sharing(settings));
     let registry = Registry::open_with(floors.store.clone(), defaults, sharing).await?;
     let bundles = u32::try_from(settings.count(Key::DefaultNumberOfNamespaceBundles)).unwrap_or(4).max(1);
-    registry.bootstrap(&broker_config::cluster_data(&config), bundles).await?;
+    // The entry of a region of several brokers is an operator's once it is there: no broker is the one address of all.
+    let known = registry.cluster(&config.cluster).filter(|_| role.in_cluster());
+    let data = known.map_or_else(|| broker_config::cluster_data(&config), |known| (*known).clone());
+    registry.bootstrap(&data, bundles).await?;
+    see_namespaces(&registry).await?;
     let identity = match settings.switch(Key::AuthenticationEnabled) {
         true => Some(Arc::new(Identity::new(&broker_config::identity(settings)?)?)),
         false => None,
@@ -128,6 +140,18 @@ async fn build(
     let desk = StorageDesk::new(Desk::new(floors.store.clone(), floors.ledgers.clone()));
     let admin = AdminState::with_live(service.clone(), live, floors.metrics.clone()).with_desk(Arc::new(desk));
     Ok((service, admin))
+}
+
+/// Waits until what another broker may have created a moment ago is seen here, too.
+async fn see_namespaces(registry: &Registry) -> Result<(), Failure> {
+    let first = NamespaceName::parse(FIRST_NAMESPACE)?;
+    let seen = async {
+        while registry.namespace(&first).is_none() {
+            tokio::time::sleep(SEEN_LOOK).await;
+        }
+    };
+    let late = |_| format!("namespace {FIRST_NAMESPACE} was not seen within {} s", SEEN_LIMIT.as_secs());
+    Ok(tokio::time::timeout(SEEN_LIMIT, seen).await.map_err(late)?)
 }
 
 /// Settings whose changes become defaults of policies and shared rates.

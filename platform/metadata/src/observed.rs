@@ -44,10 +44,13 @@ impl Default for Patience {
     }
 }
 
+/// A store that answers nobody for so long counts as away, whatever its callers still wait for.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// How the store fares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreFigures {
-    /// The last attempt that said anything about it found it there.
+    /// The last attempt that said anything about it found it there, and none has waited long since.
     pub available: bool,
     /// For how long it has been away, 0 if it is there.
     pub away_ms: u64,
@@ -72,6 +75,8 @@ pub struct StoreFigures {
 #[derive(Default)]
 struct Health {
     away_since: Option<Instant>,
+    /// The first attempt since the store last answered.
+    unanswered: Option<Instant>,
     outages: u64,
     /// Beginnings of the calls that wait, by number.
     waiting: BTreeMap<u64, Instant>,
@@ -131,10 +136,12 @@ impl ObservedStore {
         let now = Instant::now();
         let ms = |since: Instant| now.saturating_duration_since(since).as_millis() as u64;
         let health = self.health.lock();
+        let silent = health.unanswered.filter(|since| now.saturating_duration_since(*since) >= SILENCE);
+        let away = health.away_since.or(silent);
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         StoreFigures {
-            available: health.away_since.is_none(),
-            away_ms: health.away_since.map_or(0, ms),
+            available: away.is_none(),
+            away_ms: away.map_or(0, ms),
             outages: health.outages,
             waiting: health.waiting.len() as u64,
             oldest_wait_ms: health.waiting.first_key_value().map_or(0, |(_, since)| ms(*since)),
@@ -160,6 +167,9 @@ impl ObservedStore {
 
     fn note(&self, there: bool, error: Option<&MetadataError>) {
         let mut health = self.health.lock();
+        if there {
+            health.unanswered = None;
+        }
         match (there, health.away_since) {
             (false, None) => {
                 health.away_since = Some(Instant::now());
@@ -187,6 +197,7 @@ impl ObservedStore {
         limit: Duration,
         call: impl Future<Output = Result<T, MetadataError>>,
     ) -> Result<T, MetadataError> {
+        self.health.lock().unanswered.get_or_insert_with(Instant::now);
         let Ok(outcome) = tokio::time::timeout(limit, call).await else {
             let text = format!("no answer within {} ms", limit.as_millis());
             let error = match kind {
@@ -413,6 +424,28 @@ mod tests {
         first.abort();
         let _ = first.await;
         assert_eq!(store.figures().waiting, 0, "who left does not wait");
+    }
+
+    #[tokio::test]
+    async fn a_store_that_answers_nobody_is_away_before_anybody_gives_up() {
+        let (_, store) = leaving(Patience::default());
+        let hanging = |limit_ms| {
+            store.attempt(Kind::Read, Duration::from_secs(60), async move {
+                tokio::time::sleep(Duration::from_millis(limit_ms)).await;
+                Ok::<_, MetadataError>(())
+            })
+        };
+        // Its caller leaves before the store says anything.
+        assert!(tokio::time::timeout(Duration::from_millis(10), hanging(60_000)).await.is_err());
+        assert!(store.figures().available);
+        let started = Instant::now();
+        while store.figures().available {
+            assert!(started.elapsed() < Duration::from_secs(20), "it is seen in time");
+            tokio::task::yield_now().await;
+        }
+        assert!(store.figures().away_ms >= 2_000);
+        hanging(1).await.expect("it answers");
+        assert!(store.figures().available);
     }
 
     #[tokio::test]

@@ -91,7 +91,7 @@ def test_b134_b140_a_wiped_bookie_and_a_foreign_one_are_refused(make_cluster, tm
     wiped.stop()
     shutil.move(wiped.data, tmp_path / "kept")
     assert "counts on data of bookie bookie-0" in wiped.refused()
-    # Another cluster of the same name in the same store knows nothing of it, and its folders know the other cluster.
+    # Another cluster in the same store knows nothing of it, and its folders know the other cluster.
     shutil.rmtree(wiped.data)
     shutil.move(tmp_path / "kept", wiped.data)
     other = make_cluster(started=False, brokers=0, bookies=1, store=cluster.store, name="other")
@@ -104,7 +104,7 @@ def test_b134_b140_a_wiped_bookie_and_a_foreign_one_are_refused(make_cluster, tm
     other.bookies[0].settings["clusterName"] = "east"
     assert "belongs to cluster other" in other.bookies[0].refused()
     other.bookies[0].settings["clusterName"] = "other"
-    shutil.copytree(wiped.data, other.bookies[0].data)
+    shutil.copytree(wiped.data, other.bookies[0].data, dirs_exist_ok=True)
     assert "instance on disk is" in other.bookies[0].refused()
     wiped.start()
     wait_until(lambda: wiped.metric("bookie_registered") == 1, 20, "the registration")
