@@ -50,7 +50,11 @@ pub(super) async fn cut<'a>(
     let to = log.last_confirmed();
     let own = RegionId::of(&service.config().cluster);
     let members = Members { log: &log, link: &link, own, after, to, active: &record.active };
-    let entries = members.visit(|_| Ok(())).await?;
+    let mut entries = 0;
+    let mut from = members.start();
+    while let Some(run) = members.next(&mut from).await? {
+        entries += run.len() as u64;
+    }
     if entries != 0 {
         let start = after.next_in_ledger();
         let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
@@ -73,14 +77,12 @@ pub(super) async fn cut<'a>(
     let all = log.cursors();
     let links = all.iter().filter(|cursor| cursor.name().starts_with(replicate::LINK_PREFIX));
     let others: Vec<&Arc<Cursor>> = links.filter(|cursor| cursor.name() != link.name()).collect();
-    members
-        .visit(|run| {
-            for cursor in &others {
-                cursor.ack(&whole(run));
-            }
-            Ok(())
-        })
-        .await?;
+    let mut from = members.start();
+    while let Some(run) = members.next(&mut from).await? {
+        for cursor in &others {
+            cursor.ack(&whole(&run));
+        }
+    }
     for cursor in &others {
         cursor.persisted().await.map_err(host)?;
     }
@@ -116,23 +118,19 @@ impl Members<'_> {
             && replicate::is_for(&entry.payload, self.active)
     }
 
-    /// Hands them out in runs; how many there are.
-    async fn visit(
-        &self,
-        mut take: impl FnMut(&[LogEntry]) -> Result<(), FailoverError>,
-    ) -> Result<u64, FailoverError> {
-        let mut from = self.link.read_start();
-        let mut count = 0;
-        while from <= self.to {
-            let read = self.log.read(from, READ_ENTRIES, READ_BYTES).await.map_err(host)?;
-            let Some(last) = read.last() else { break };
-            from = last.position.next_in_ledger();
-            let run: Vec<LogEntry> =
-                read.into_iter().filter(|entry| entry.position <= self.to && self.holds(entry)).collect();
-            count += run.len() as u64;
-            take(&run)?;
+    fn start(&self) -> Position {
+        self.link.read_start()
+    }
+
+    /// The next of them, perhaps none of one read; `None` = there are no more.
+    async fn next(&self, from: &mut Position) -> Result<Option<Vec<LogEntry>>, FailoverError> {
+        if *from > self.to {
+            return Ok(None);
         }
-        Ok(count)
+        let read = self.log.read(*from, READ_ENTRIES, READ_BYTES).await.map_err(host)?;
+        let Some(last) = read.last() else { return Ok(None) };
+        *from = last.position.next_in_ledger();
+        Ok(Some(read.into_iter().filter(|entry| entry.position <= self.to && self.holds(entry)).collect()))
     }
 }
 
@@ -144,35 +142,27 @@ pub(super) async fn replay(service: &Arc<BrokerService>, tail: &Tail) -> Result<
         .ok_or_else(|| FailoverError::Host(format!("the tail of {} is not kept any more", tail.topic)))?;
     let own = RegionId::of(&service.config().cluster);
     let members = Members { log: &log, link: &cursor, own, after: tail.after, to: tail.to, active: &tail.active };
-    let mut entries: Vec<(Position, Bytes)> = Vec::new();
-    let region = service.config().cluster.clone();
-    members
-        .visit(|run| {
-            for entry in run {
-                let at = format!("{}:{}", entry.position.ledger_id.0, entry.position.entry_id.0);
-                let epoch = tail.epoch.to_string();
-                let labels =
-                    [(EPOCH_PROPERTY, epoch.as_str()), (REGION_PROPERTY, region.as_str()), (POSITION_PROPERTY, &at)];
-                entries.push((entry.position, replicate::with_properties(&entry.payload, &labels).map_err(host)?));
-            }
-            Ok(())
-        })
-        .await?;
     let active = service.failover().and_then(|failover| failover.state(&tail.topic.namespace()));
     let active = active.map_or_else(|| tail.active.clone(), |state| state.record.active);
-    for run in entries.chunks(REPLAY_ENTRIES) {
-        let payloads = run.iter().map(|(_, payload)| payload.clone()).collect();
-        service.replication().linker().publish(&active, &tail.topic, payloads).await.map_err(host)?;
-        // Run by run: what was confirmed is not published again if this ends in between.
-        let ack = |(position, _): &(Position, Bytes)| AckPosition {
-            position: *position,
-            unacked_batch_indexes: None,
-            messages: 0,
-        };
-        cursor.ack(&run.iter().map(ack).collect::<Vec<_>>());
+    let mut from = members.start();
+    while let Some(read) = members.next(&mut from).await? {
+        for run in read.chunks(REPLAY_ENTRIES) {
+            let labelled = run.iter().map(|entry| label(entry, tail, &service.config().cluster));
+            let payloads = labelled.collect::<Result<_, _>>()?;
+            service.replication().linker().publish(&active, &tail.topic, payloads).await.map_err(host)?;
+            // Run by run: what was confirmed is not published again if this ends in between.
+            cursor.ack(&whole(run));
+        }
     }
     cursor.persisted().await.map_err(host)?;
     Ok(tail.to)
+}
+
+fn label(entry: &LogEntry, tail: &Tail, region: &str) -> Result<Bytes, FailoverError> {
+    let at = format!("{}:{}", entry.position.ledger_id.0, entry.position.entry_id.0);
+    let epoch = tail.epoch.to_string();
+    let labels = [(EPOCH_PROPERTY, epoch.as_str()), (REGION_PROPERTY, region), (POSITION_PROPERTY, &at)];
+    replicate::with_properties(&entry.payload, &labels).map_err(host)
 }
 
 /// Lets the entries of a tail go.
