@@ -1,9 +1,10 @@
 //! What is, in a document's words.
 
+use super::{Apply, forward};
 use crate::error::AdminError;
 use crate::schemas;
 use crate::state::AdminState;
-use meridian_declare::{Actual, Document, Facet, Group, Object, ObjectId, REGION_FIELDS, canonical_schema};
+use meridian_declare::{Actual, Facet, Group, Object, ObjectId, REGION_FIELDS, canonical_schema};
 use meridian_policy::schema::{NAMESPACE, TOPIC};
 use meridian_policy::{ClusterData, TenantInfo};
 use meridian_types::{NamespaceName, TopicName};
@@ -26,11 +27,8 @@ struct Asked {
 const EVERYTHING: Asked = Asked { properties: true, schema: true };
 
 /// Everything that a document names, and what its owner owns beside.
-pub(super) async fn of_document(
-    state: &AdminState,
-    document: &Document,
-    owned: &BTreeSet<ObjectId>,
-) -> Result<Actual, AdminError> {
+pub(super) async fn of_document(apply: &Apply, owned: &BTreeSet<ObjectId>) -> Result<Actual, AdminError> {
+    let document = &apply.document;
     let mut wanted: Vec<(ObjectId, Asked)> = Vec::with_capacity(document.objects.len());
     for (id, object) in &document.objects {
         let properties = object.groups.contains(&Group::Properties);
@@ -43,11 +41,16 @@ pub(super) async fn of_document(
     let share = wanted.len().div_ceil(AT_ONCE).max(1);
     let wanted = Arc::new(wanted);
     for first in (0..wanted.len()).step_by(share) {
-        let (state, wanted) = (state.clone(), wanted.clone());
+        let (state, wanted, passing) = (apply.state.clone(), wanted.clone(), apply.passing.clone());
         tasks.spawn(async move {
             let mut found = Vec::new();
             for (id, asked) in wanted.iter().skip(first).take(share) {
-                found.extend(one(&state, id, *asked).await?.map(|object| (id.clone(), object)));
+                let here = one(&state, id, *asked).await;
+                let object = match here.as_ref().err().and_then(|error| passing.place(error)) {
+                    Some(url) => forward::object(&passing, &url, id).await?,
+                    None => here?,
+                };
+                found.extend(object.map(|object| (id.clone(), object)));
             }
             Ok::<_, AdminError>(found)
         });

@@ -4,7 +4,7 @@
 //! in one row and are done one after the other; work ends before the lease does.
 //! Failure: the first level with failures is the last; all of its failures are told, each with its path.
 
-use super::{Apply, actual, steps};
+use super::{Apply, actual, forward, steps};
 use crate::error::AdminError;
 use axum::http::StatusCode;
 use meridian_declare::{Action, Facet, Group, LEASE_MS, ObjectId, Plan, Step, compare};
@@ -79,6 +79,7 @@ async fn one_level(apply: &Apply, level: &[Step], until: Instant, gone: &mut BTr
     let mut tasks = JoinSet::new();
     for _ in 0..AT_ONCE {
         let (queue, state, force) = (queue.clone(), apply.state.clone(), apply.force);
+        let (document, passing) = (apply.document.clone(), apply.passing.clone());
         let by = apply.principal.acting().map(str::to_owned);
         tasks.spawn(async move {
             let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -89,6 +90,12 @@ async fn one_level(apply: &Apply, level: &[Step], until: Instant, gone: &mut BTr
                         false => {
                             Err(AdminError::new(StatusCode::GATEWAY_TIMEOUT, "was not begun in time; apply again"))
                         }
+                    };
+                    let outcome = match outcome.as_ref().err().and_then(|error| passing.place(error)) {
+                        Some(url) => {
+                            forward::step(&passing, &url, &step, document.objects.get(&step.object), force).await
+                        }
+                        None => outcome,
                     };
                     match outcome {
                         Ok(()) => done.push(step),
@@ -119,15 +126,17 @@ fn told(failures: &[Failure]) -> AdminError {
     if failures.len() > MAX_TOLD {
         texts.push(format!("and {} more", failures.len() - MAX_TOLD));
     }
-    let status = failures.first().map_or(StatusCode::INTERNAL_SERVER_ERROR, |(_, error)| error.status);
-    AdminError::new(status, texts.join("; "))
+    let first = failures.first().map(|(_, error)| error);
+    let status = first.map_or(StatusCode::INTERNAL_SERVER_ERROR, |error| error.status);
+    let elsewhere = first.and_then(|error| error.elsewhere.clone());
+    AdminError { elsewhere, ..AdminError::new(status, texts.join("; ")) }
 }
 
 /// Waits until what is reads as what was meant (A7).
 async fn in_force(apply: &Apply, owned: &BTreeSet<ObjectId>) -> Result<(), AdminError> {
     let deadline = Instant::now() + IN_FORCE_WITHIN;
     loop {
-        let actual = actual::of_document(&apply.state, &apply.document, owned).await?;
+        let actual = actual::of_document(apply, owned).await?;
         let left = match compare(&apply.document, &actual, owned, apply.allowed) {
             Ok(plan) if plan.is_empty() => return Ok(()),
             Ok(plan) => plan.steps.first().map(|step| step.shown().to_string()).unwrap_or_default(),

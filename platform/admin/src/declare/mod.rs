@@ -20,6 +20,7 @@
 
 mod actual;
 mod carry_out;
+mod forward;
 mod regions;
 mod steps;
 
@@ -33,6 +34,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::routing::{get, put};
 use carry_out::Outcome;
+use forward::Passing;
 use meridian_broker::access::Principal;
 use meridian_declare::{Allowed, Document, Manifest, ObjectId, Plan, Problem, Refused, compare, read, render_one};
 use meridian_door::{Action, Scope};
@@ -40,6 +42,7 @@ use meridian_registry::Declared;
 use meridian_types::{NamespaceName, TopicName};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long a caller is kept waiting; after that the apply goes on by itself.
@@ -78,13 +81,15 @@ fn now_ms() -> u64 {
 }
 
 /// What an apply works with.
-pub(super) struct Apply {
-    pub(super) state: AdminState,
-    pub(super) principal: Principal,
-    pub(super) document: Document,
-    pub(super) allowed: Allowed,
+struct Apply {
+    state: AdminState,
+    principal: Principal,
+    document: Arc<Document>,
+    allowed: Allowed,
     /// Topics and subscriptions in use are deleted too.
-    pub(super) force: bool,
+    force: bool,
+    /// How other brokers are asked.
+    passing: Passing,
     /// Only the last object is made or changed.
     leaf: Leaf,
 }
@@ -189,7 +194,8 @@ async fn apply(State(state): Given, call: Call) -> Answer {
     document.settle(&cluster);
     let allowed = Allowed { prune: call.flag("prune"), switch: call.flag("switch") };
     let (principal, force) = (call.principal.clone(), call.flag("force"));
-    let apply = Apply { state, principal, document, allowed, force, leaf: Leaf::of(&call) };
+    let (document, passing) = (Arc::new(document), Passing::of(&call));
+    let apply = Apply { state, principal, document, allowed, force, passing, leaf: Leaf::of(&call) };
     apply.check_named(&call)?;
     let (dry_run, expected) = (call.flag("dryRun"), expected(&call)?);
     let kept = kept(&apply).await?;
@@ -220,7 +226,7 @@ async fn find(state: &AdminState, owner: &str) -> Result<Option<(Declared, Manif
 }
 
 async fn plan(apply: &Apply, owned: &BTreeSet<ObjectId>) -> Result<Result<Plan, Vec<Problem>>, AdminError> {
-    let actual = actual::of_document(&apply.state, &apply.document, owned).await?;
+    let actual = actual::of_document(apply, owned).await?;
     Ok(compare(&apply.document, &actual, owned, apply.allowed))
 }
 
@@ -327,7 +333,8 @@ async fn forget(State(state): Given, call: Call) -> Answer {
     let document = Document::check(&json!({ "owner": owner })).map_err(|problems| problems[0].clone())?;
     let allowed = Allowed { prune: call.flag("prune"), switch: false };
     let (principal, force) = (call.principal.clone(), call.flag("force"));
-    let apply = Apply { state, principal, document, allowed, force, leaf: Leaf::Not };
+    let (document, passing) = (Arc::new(document), Passing::of(&call));
+    let apply = Apply { state, principal, document, allowed, force, passing, leaf: Leaf::Not };
     check_owned(&apply.state, &call, &manifest, &apply.document)?;
     if !apply.allowed.prune {
         apply.state.registry().forget_declared(&owner, &declared).await?;
