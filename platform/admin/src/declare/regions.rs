@@ -1,7 +1,7 @@
 //! Whether other regions have what was applied here.
 //!
-//! Invariants: a region that can't be reached holds nothing up for longer than [`WITHIN`], and is told as such: what it
-//! misses reaches it once it is there again.
+//! Invariants: a region without a connection is not waited for, and is told as such: what it misses reaches it once it is
+//! there again; nothing is waited for longer than [`WITHIN`].
 
 use super::Apply;
 use crate::state::AdminState;
@@ -38,7 +38,8 @@ pub(super) async fn wait(apply: &Apply, plan: &Plan) -> Value {
     let mut quiet = 0;
     loop {
         let shown = look(&apply.state, &names);
-        quiet = if shown.values().all(|state| state == "in force") { quiet + 1 } else { 0 };
+        let is_coming = |state: &Value| state == "on its way" || state == "connecting";
+        quiet = if shown.values().any(is_coming) { 0 } else { quiet + 1 };
         if quiet >= IN_A_ROW || Instant::now() >= until {
             return Value::Object(shown);
         }
