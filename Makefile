@@ -60,3 +60,12 @@ fuzz:
 
 dist:
 	$(CARGO) build --profile dist --locked -p meridian -p meridian-bench
+
+# Both simulated worlds over SEEDS seeds from FROM on; SEED=N plays one with everything that happens. `WORLD=storage` or
+# `WORLD=regions` alone.
+sim:
+	$(CARGO) build --release --locked -p meridian-sim
+	for world in $${WORLD:-storage regions}; do \
+		$${CARGO_TARGET_DIR:-target}/release/meridian-sim --world $$world \
+			$${SEED:+--seed $$SEED} $$([ -n "$$SEED" ] || echo --from $${FROM:-0} --schedules $${SEEDS:-10000}) || exit 1; \
+	done
