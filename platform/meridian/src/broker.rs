@@ -30,7 +30,7 @@ use meridian_topic::BrokerLimits;
 use meridian_types::NamespaceName;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// The namespace of clients that name none.
@@ -38,6 +38,10 @@ const FIRST_NAMESPACE: &str = "public/default";
 /// Pause between two looks whether it is seen, and how long it may take.
 const SEEN_LOOK: Duration = Duration::from_millis(20);
 const SEEN_LIMIT: Duration = Duration::from_secs(30);
+/// A broker that gets no lease in that time serves nevertheless: it tells why.
+const IN_FORCE_LIMIT: Duration = Duration::from_secs(10);
+/// Pause between two looks at the lease.
+const IN_FORCE_LOOK: Duration = Duration::from_millis(10);
 
 /// A running broker.
 pub struct Broker {
@@ -62,6 +66,7 @@ impl Broker {
         let acks = Arc::new(SharedStates(Arc::downgrade(&service)));
         let mut tasks = failover::start(&service, floors.store.clone(), &link, acks).await?;
         service.start();
+        wait_in_force(&service).await;
         let binary = std::mem::take(&mut ports.binary);
         tasks.extend(binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))));
         let web = std::mem::take(&mut ports.web);
@@ -87,6 +92,14 @@ impl Broker {
         if let Err(error) = self.service.shut_down().await {
             tracing::warn!(%error, "not every topic closed cleanly; the next start recovers it");
         }
+    }
+}
+
+/// Clients that come before the lease is in force would be sent away again.
+async fn wait_in_force(service: &BrokerService) {
+    let begun = Instant::now();
+    while !service.ownership().in_force() && begun.elapsed() < IN_FORCE_LIMIT {
+        tokio::time::sleep(IN_FORCE_LOOK).await;
     }
 }
 

@@ -193,6 +193,12 @@ impl RegionOwnership {
         to: Option<&str>,
         why: &'static str,
     ) -> Result<(), OwnershipError> {
+        if let Some(id) = to
+            && !self.table.read().brokers().contains_key(id)
+        {
+            // It may have come a moment ago.
+            self.refresh(&[broker_key(id)]).await?;
+        }
         for attempt in 0..ATTEMPTS {
             self.require_force()?;
             let Some(operations) = self.movement(bundle, to)? else { return Ok(()) };
