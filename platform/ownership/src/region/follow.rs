@@ -11,8 +11,10 @@ use std::collections::HashSet;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+/// A whole reading may take as long as so many calls.
+const READ_CALLS: u32 = 10;
 /// Pause after a failed reading.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -20,7 +22,8 @@ const RETRY: Duration = Duration::from_millis(200);
 pub(super) async fn follow(weak: Weak<RegionOwnership>) {
     loop {
         let Some(region) = weak.upgrade() else { return };
-        let begun = region.read_all().await;
+        let limit = Duration::from_millis(region.config.call_limit_ms) * READ_CALLS;
+        let begun = timeout(limit, region.read_all()).await.unwrap_or_else(|_| Err(silent("reading all records")));
         drop(region);
         let (mut brokers, mut ownership) = match begun {
             Ok(watches) => watches,
@@ -44,6 +47,11 @@ pub(super) async fn follow(weak: Weak<RegionOwnership>) {
         }
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// No call may wait for ever: whoever waits here holds up what follows from it.
+fn silent(what: &str) -> MetadataError {
+    MetadataError::Unavailable(format!("{what}: no answer in time"))
 }
 
 type Watches = (Box<dyn Watch>, Box<dyn Watch>);
@@ -73,7 +81,9 @@ impl RegionOwnership {
     pub(super) async fn refresh(&self, keys: &[String]) -> Result<(), MetadataError> {
         for key in keys {
             let known = self.table.read().version(key);
-            match (self.store.get(key).await?, known) {
+            let limit = Duration::from_millis(self.config.call_limit_ms);
+            let found = timeout(limit, self.store.get(key)).await.unwrap_or_else(|_| Err(silent(key)))?;
+            match (found, known) {
                 (Some(entry), _) => self.apply_put(&entry.key, &entry.value, entry.version),
                 // It was deleted after the version that is known, whenever: a later record has a higher one still.
                 (None, Some(known)) => self.apply_delete(key, Version(known.0 + 1)),
