@@ -144,8 +144,8 @@ impl Shared {
         }
         let write = lane.lane().next(version.0, now_ms);
         self.own_lanes.lock().insert(write.lane);
-        if let Err(error) = self.fill(&mut transaction, &draft, &write, version).await {
-            return Tried::Again(Failure::of("a write", &error));
+        if let Err(failure) = self.fill(&mut transaction, &draft, &write, version).await {
+            return Tried::Again(failure);
         }
         let committing = Committing { write, version, now_ms, changes: draft.changes, more: draft.more };
         match self.link.step("a commit", deadline, transaction.commit()).await {
@@ -172,21 +172,21 @@ impl Shared {
         draft: &Draft,
         write: &LaneWrite,
         version: Version,
-    ) -> Result<(), tikv_client::Error> {
+    ) -> Result<(), Failure> {
         let head_key = self.keys.head(write.lane);
-        transaction.put(head_key.clone(), encode_head(&head_key, write.head)).await?;
+        buffered(transaction.put(head_key.clone(), encode_head(&head_key, write.head)).await)?;
         let log_key = self.keys.log(write.lane, write.head.last);
-        transaction.put(log_key.clone(), encode_entry(&log_key, version, &draft.changes)).await?;
+        buffered(transaction.put(log_key.clone(), encode_entry(&log_key, version, &draft.changes)).await)?;
         for number in &write.trimmed {
-            transaction.delete(self.keys.log(write.lane, *number)).await?;
+            buffered(transaction.delete(self.keys.log(write.lane, *number)).await)?;
         }
         for (key, record) in &draft.puts {
-            transaction.put(key.clone(), record.clone()).await?;
+            buffered(transaction.put(key.clone(), record.clone()).await)?;
         }
         for key in &draft.deletes {
-            transaction.delete(key.clone()).await?;
+            buffered(transaction.delete(key.clone()).await)?;
         }
-        transaction.lock_keys(draft.guards.iter().cloned()).await
+        buffered(transaction.lock_keys(draft.guards.iter().cloned()).await)
     }
 
     fn committed(&self, lane: &mut LaneGuard<'_>, committing: Committing) -> Done {
@@ -376,6 +376,11 @@ impl Shared {
         }
         Ok(draft)
     }
+}
+
+/// What the client answers to a write that it only remembers.
+fn buffered(outcome: Result<(), tikv_client::Error>) -> Result<(), Failure> {
+    outcome.map_err(|error| Failure::of("a write", &error))
 }
 
 fn key_of(operation: &Operation) -> &str {

@@ -78,8 +78,7 @@ mod tests {
 
     #[test]
     fn one_conflict_among_others_is_a_conflict() {
-        let mut conflict = ProtoKeyError::default();
-        conflict.conflict = Some(Default::default());
+        let conflict = ProtoKeyError { conflict: Some(Default::default()), ..ProtoKeyError::default() };
         let key_error = |error: ProtoKeyError| Error::KeyError(Box::new(error));
         let errors = vec![key_error(ProtoKeyError::default()), Error::MultipleKeyErrors(vec![key_error(conflict)])];
         assert_eq!(kind_of(&Error::ExtractedErrors(errors)), Kind::Conflict);

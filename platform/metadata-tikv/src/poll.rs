@@ -248,10 +248,10 @@ pub(crate) async fn run(shared: Weak<Shared>, mut poller: Poller, interval: Dura
         let Some(shared) = shared.upgrade() else { return };
         if let Err(step) = poller.look(&shared).await {
             tracing::debug!(?step, "a look for changes failed");
-            if shared.link.is_away() {
-                if let Err(failure) = shared.link.rebuild().await {
-                    tracing::debug!(reason = failure.reason, "no new connection to the metadata store");
-                }
+            if shared.link.is_away()
+                && let Err(failure) = shared.link.rebuild().await
+            {
+                tracing::debug!(reason = failure.reason, "no new connection to the metadata store");
             }
         }
         let pause = if shared.link.is_away() { PROBE_PAUSE } else { interval };

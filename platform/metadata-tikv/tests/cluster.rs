@@ -1,4 +1,5 @@
 //! Several processes on one store: what each sees of the others, and what no fault may break.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod support;
 
@@ -289,12 +290,12 @@ async fn a_dropped_store_ends_its_watches_and_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_format_is_refused() {
-    let (first, _second, server) = two(&TikvOptions::default());
+    let (first, second, server) = two(&TikvOptions::default());
     drop(first);
     let mut config = support::config(&server);
     // A prefix whose own record falls on a data key of the other store.
     config.prefix = "test/d".into();
-    let store: SharedStore = _second;
+    let store: SharedStore = second;
     store.put("m", "not a store", Condition::Any).await.unwrap();
     let refused = TikvStore::connect(config).await.err();
     assert!(matches!(refused, Some(MetadataError::Corrupt(_))), "{refused:?}");
@@ -308,4 +309,54 @@ async fn a_store_that_is_not_there_is_said_in_time() {
     assert!(started.elapsed() < Duration::from_secs(5));
     config.ca_path = Some("ca".into());
     assert!(matches!(TikvStore::connect(config).await, Err(MetadataError::Invalid(_))));
+}
+
+/// What a call costs in requests to TiKV, on one region and without anybody in the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_cost_few_requests() {
+    let server = MiniTikv::start(&TikvOptions::default()).unwrap();
+    let mut config = support::config(&server);
+    config.poll_interval_ms = 3_600_000;
+    let tikv = support::connect(config);
+    let store: SharedStore = tikv.clone();
+    let session = store.open_session(60_000).await.unwrap();
+    store.put("k", "0", Condition::Any).await.unwrap();
+    let calls = [Rpc::Tso, Rpc::BatchGet, Rpc::Scan, Rpc::Prewrite, Rpc::Commit, Rpc::CheckTxnStatus, Rpc::ResolveLock];
+    let counted = || calls.map(|call| server.faults().count(call));
+    // The keys of a transaction but the first are committed behind the answer.
+    let settled = async || {
+        let started = Instant::now();
+        while server.locks() > 0 {
+            assert!(started.elapsed() < PATIENCE);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let mut costs = Vec::new();
+    for call in ["get", "put", "check", "renew", "allocate", "range"] {
+        settled().await;
+        let before = counted();
+        match call {
+            "get" => drop(store.get("k").await.unwrap()),
+            "put" => drop(store.put("k", "1", Condition::Any).await.unwrap()),
+            "check" => {
+                let check = Operation::Check { key: "none".into(), condition: Condition::Absent };
+                store.commit(vec![check]).await.unwrap();
+            }
+            "renew" => store.renew_session(session.id).await.unwrap(),
+            "allocate" => drop(store.allocate("s", 1).await.unwrap()),
+            _ => drop(store.range("", None, 10).await.unwrap()),
+        }
+        settled().await;
+        let after = counted();
+        costs.push((call, [0, 1, 2, 3, 4, 5, 6].map(|index| after[index] - before[index])));
+    }
+    let expected = [
+        ("get", [1, 1, 0, 0, 0, 0, 0]),
+        ("put", [2, 1, 0, 1, 2, 0, 0]),
+        ("check", [1, 1, 0, 0, 0, 0, 0]),
+        ("renew", [2, 1, 0, 1, 1, 0, 0]),
+        ("allocate", [2, 1, 0, 1, 1, 0, 0]),
+        ("range", [1, 0, 1, 0, 0, 0, 0]),
+    ];
+    assert_eq!(costs, expected);
 }

@@ -1,4 +1,5 @@
 //! The store goes away and comes back: every wait is bounded, nothing needs a restart, and the return is no burst.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Mutual TLS to the placement driver and the store.
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod support;
 

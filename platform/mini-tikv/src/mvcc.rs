@@ -6,6 +6,7 @@
 //! lock; a read at a time stamp never changes once it was answered.
 //! Failure: a `KeyError` of the protocol.
 //! Must never know: regions, the wire, the clock (time comes with the requests).
+#![allow(clippy::result_large_err, reason = "the protocol's error, moved into an answer at once")]
 
 use crate::pb::kvrpcpb::{self as kv, Action, KeyError, Op};
 use crate::tso::LOGICAL_BITS;
