@@ -10,6 +10,7 @@
 // The figures of a subscription are one literal of more than forty fields.
 #![recursion_limit = "256"]
 
+mod audit;
 mod auth;
 mod bookies;
 mod broker_stats;
@@ -31,6 +32,7 @@ mod lookup;
 mod metrics;
 mod namespaces;
 mod policy_table;
+mod quotas;
 mod region_link;
 mod reply;
 mod schemas;
@@ -77,8 +79,10 @@ fn routes(state: AdminState) -> Router {
         .merge(failover::routes())
         .merge(declare::routes())
         .merge(bookies::routes())
+        .merge(quotas::routes())
         .merge(unserved::routes())
         .layer(middleware::from_fn_with_state(state.clone(), in_force::wait))
+        .layer(middleware::from_fn_with_state(state.clone(), audit::record))
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));
     Router::new()
         .merge(guarded)

@@ -6,6 +6,7 @@ use crate::error::AdminError;
 use crate::listener::{MAX_BODY_BYTES, WebRefusals};
 use crate::live::LiveSettings;
 use axum::http::StatusCode;
+use meridian_audit::AuditLog;
 use meridian_broker::{BrokerError, BrokerService, Create};
 use meridian_door::{Action, Caller, Scope};
 use meridian_registry::Registry;
@@ -29,6 +30,8 @@ pub struct AdminState {
     pub body_bytes: usize,
     /// Where operators ask about storage nodes, if this process has a part in storage.
     pub desk: Option<Arc<dyn BookieDesk>>,
+    /// Records changes; `None` = nothing is recorded.
+    pub audit: Option<Arc<AuditLog>>,
 }
 
 impl AdminState {
@@ -40,7 +43,7 @@ impl AdminState {
     /// As [`AdminState::new`], with settings whose changes are put in force.
     pub fn with_live(service: Arc<BrokerService>, live: LiveSettings, metrics: prometheus::Registry) -> Self {
         let refusals = WebRefusals::new(&metrics);
-        Self { service, live: Arc::new(live), metrics, refusals, body_bytes: MAX_BODY_BYTES, desk: None }
+        Self { service, live: Arc::new(live), metrics, refusals, body_bytes: MAX_BODY_BYTES, audit: None, desk: None }
     }
 
     /// With the desk for storage nodes.

@@ -9,6 +9,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
 use meridian_policy::TenantInfo;
+use meridian_policy::quota::Place;
 
 pub fn routes() -> Router<AdminState> {
     Router::new()
@@ -82,6 +83,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
         }
         error => error.into(),
     })?;
+    state.service.forget_quota(&Place::Tenant(name.to_owned())).await?;
     tracing::info!(tenant = name, by = call.principal.acting(), "tenant deleted");
     Ok(Reply::done())
 }

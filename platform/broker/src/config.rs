@@ -181,6 +181,8 @@ pub struct BrokerConfig {
     pub replication: ReplicationConfig,
     /// Check subscription names (letters, digits, `_-=:.`).
     pub strictly_verify_subscription_names: bool,
+    /// Quotas are shared with the other brokers of the region by leases of so many ms; `None` = this one is alone.
+    pub quota_lease_ms: Option<u64>,
     /// How long topics may take to close at the broker's end.
     pub shutdown_timeout_ms: u64,
     /// Limits of topics, as far as they are no policies; those that are come from the registry.
@@ -215,6 +217,7 @@ impl Default for BrokerConfig {
             replicated_subscriptions: true,
             replication: ReplicationConfig::default(),
             strictly_verify_subscription_names: false,
+            quota_lease_ms: Some(10_000),
             shutdown_timeout_ms: 60_000,
             topic_limits: default_topic_limits(),
             log_settings: LogSettings::default(),

@@ -8,6 +8,7 @@ use crate::schema::SchemaError;
 use meridian_managed_ledger::LogError;
 use meridian_metadata::MetadataError;
 use meridian_ownership::BrokerRecord;
+use meridian_policy::quota::Exceeded;
 use meridian_registry::RegistryError;
 use meridian_topic::{TopicError, TopicErrorKind};
 use meridian_types::{Classify, ErrorClass, NameError};
@@ -49,6 +50,9 @@ pub enum BrokerError {
     /// A value is outside what is accepted (412).
     #[error("{0}")]
     InvalidValue(String),
+    /// A quota has no room (412).
+    #[error(transparent)]
+    Quota(#[from] Exceeded),
     /// Clients are connected (412).
     #[error("{0}")]
     Busy(String),
@@ -96,7 +100,7 @@ impl BrokerError {
             BrokerError::Metadata(_) | BrokerError::Registry(_) => TopicErrorKind::Metadata,
             BrokerError::Schema(_) => TopicErrorKind::IncompatibleSchema,
             BrokerError::TopicNotFound(_) | BrokerError::NamespaceNotFound(_) => TopicErrorKind::TopicNotFound,
-            BrokerError::NotAllowed(_) => TopicErrorKind::NotAllowed,
+            BrokerError::NotAllowed(_) | BrokerError::Quota(_) => TopicErrorKind::NotAllowed,
             BrokerError::Busy(_) => TopicErrorKind::Busy,
             BrokerError::NotReady(_) | BrokerError::TimedOut { .. } | BrokerError::Elsewhere { .. } => {
                 TopicErrorKind::ServiceNotReady

@@ -16,6 +16,7 @@ pub mod failover;
 pub mod listener;
 pub mod live;
 pub mod metrics;
+pub mod quotas;
 pub mod replication;
 pub mod schema;
 pub mod service;

@@ -7,9 +7,11 @@
 use crate::replication::ReplicationFigures;
 use crate::service::BrokerService;
 use meridian_failover::{FailoverService, Phase};
+use meridian_policy::quota::Limit;
 use meridian_topic::rates::total;
 use meridian_topic::{AckShareStats, LinkStats, SubscriptionStats, TopicStats};
 use meridian_types::RegionId;
+use prometheus::core::Collector;
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, TextEncoder};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -76,6 +78,15 @@ impl BrokerMetrics {
     }
 }
 
+impl BrokerMetrics {
+    /// Counts something else on the same page.
+    pub(crate) fn register(&self, collector: Box<dyn Collector>) {
+        if let Err(error) = self.registry.register(collector) {
+            tracing::error!(%error, "figures can't be shown");
+        }
+    }
+}
+
 impl Default for BrokerMetrics {
     fn default() -> Self {
         Self::new()
@@ -131,6 +142,12 @@ impl BrokerService {
             let labels = format!("{cluster},namespace=\"{}\"", escaped(&namespace));
             families.add("pulsar_topics_count", &labels, count);
         }
+        self.add_quotas(&mut families, &cluster);
+        families.add(
+            "meridian_broker_connections_unauthenticated",
+            &cluster,
+            f64::from(self.connections().unauthenticated()),
+        );
         families.add("pulsar_active_connections", &cluster, f64::from(self.connections().open()));
         families.add("pulsar_broker_topics_count", &cluster, self.topic_count() as f64);
         if let Some(failover) = self.failover() {
@@ -154,6 +171,38 @@ impl BrokerService {
         let mut text = String::from_utf8(text).unwrap_or_default();
         families.0.values().for_each(|family| text.push_str(family));
         text
+    }
+}
+
+impl BrokerService {
+    /// Limits with what counts against them here, and what tenants used since the start.
+    fn add_quotas(&self, families: &mut Families, cluster: &str) {
+        for (place, quotas) in self.quotas().book().all() {
+            let level = place.level().word();
+            let (stored, backlog) = self.quotas().bytes_at(self, &place);
+            for limit in Limit::ALL {
+                let Some((value, _)) = quotas.get(limit) else { continue };
+                let labels =
+                    format!("{cluster},level=\"{level}\",place=\"{}\",limit=\"{limit}\"", escaped(&place.to_string()));
+                families.add("meridian_quota_limit", &labels, value as f64);
+                let used = match limit {
+                    Limit::StoredBytes => stored,
+                    Limit::BacklogBytes => backlog,
+                    Limit::Producers | Limit::Consumers | Limit::Connections => self.quotas().counted(limit, &place),
+                    _ => continue,
+                };
+                families.add("meridian_quota_used", &labels, used as f64);
+            }
+        }
+        for (tenant, usage) in self.quotas().totals() {
+            let labels = format!("{cluster},tenant=\"{}\"", escaped(&tenant));
+            families.add("meridian_tenant_messages_in_total", &labels, usage.messages_in as f64);
+            families.add("meridian_tenant_bytes_in_total", &labels, usage.bytes_in as f64);
+            families.add("meridian_tenant_messages_out_total", &labels, usage.messages_out as f64);
+            families.add("meridian_tenant_bytes_out_total", &labels, usage.bytes_out as f64);
+            families.add("meridian_tenant_replicated_bytes_total", &labels, usage.replicated_bytes as f64);
+            families.add("meridian_tenant_stored_bytes", &labels, usage.stored_bytes_max as f64);
+        }
     }
 }
 

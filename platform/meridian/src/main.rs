@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod audit;
 mod apply;
 mod bookie;
 mod bookies;

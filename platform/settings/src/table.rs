@@ -377,6 +377,11 @@ settings! {
     CreateTopicToRemoteClusterForReplication: "createTopicToRemoteClusterForReplication", Kind::Switch, "true", true, "Make replicated topics in the other region, with as many partitions as here.";
     DispatchThrottlingRatePerReplicatorInMsg: "dispatchThrottlingRatePerReplicatorInMsg", Kind::Count, "0", true, "Messages per second that one link copies at most; 0 = no limit.";
     DispatchThrottlingRatePerReplicatorInByte: "dispatchThrottlingRatePerReplicatorInByte", Kind::Bytes, "0", true, "Bytes per second that one link copies at most; 0 = no limit.";
+    AuditEnabled: "auditEnabled", Kind::Switch, "true", false, "Record every administrative change: who, from where, what it was before and after, and how it ended.";
+    AuditLogFile: "auditLogFile", Kind::Path, "", false, "File of the records, one JSON object a line; empty = `audit/audit.log` in the data folder.";
+    AuditLogMaxFileSizeMB: "auditLogMaxFileSizeMB", Kind::Count, "64", false, "A file of that many MiB gets the time behind its name, and a new one is begun; none is deleted.";
+    AuditTopicEnabled: "auditTopicEnabled", Kind::Switch, "true", false, "Publish the records to `persistent://pulsar/system/audit`, too.";
+    AuditQueueSize: "auditQueueSize", Kind::Count, "10000", false, "Records that wait to be written at most; above, changes are refused: none is made that would not be recorded.";
     BrokerShutdownTimeoutMs: "brokerShutdownTimeoutMs", Kind::Millis, "60000", true, "A shutdown that takes longer ends at once.";
     NumIOThreads: "numIOThreads", Kind::Count, "0", true, "Threads of the process; 0 = one per core.";
     LogFormat: "logFormat", Kind::Choice(&["text", "json"]), "text", false, "Form of log lines.";

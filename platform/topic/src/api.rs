@@ -5,6 +5,7 @@ mod stats;
 pub use stats::{ConsumerStats, LinkStats, ProducerStats, SubscriptionStats, TopicStats};
 
 use crate::compaction::CompactionStatus;
+use crate::rates::LimitsAbove;
 use crate::sharing::{AckSharing, SnapshotSharing};
 use bytes::Bytes;
 use meridian_managed_ledger::{LogEntry, LogError};
@@ -512,6 +513,11 @@ pub trait TopicHandle: Send + Sync {
     fn stats(&self) -> TopicStats;
     /// Puts new limits in force. What takes time ([`Self::limits_pending`]) is begun.
     fn set_limits(&self, limits: TopicLimits);
+    /// Puts the limits of what the topic belongs to in force.
+    fn set_limits_above(&self, _above: LimitsAbove) {}
+    /// Keeps producers of tenants out for this reason, or lets them in again; deliveries, acknowledgements and deletions go
+    /// on. Topics that store nothing have nothing to keep out.
+    fn set_hold(&self, _reason: Option<Arc<str>>) {}
     /// Whether something of the limits is not in force yet (deduplication reads what is stored first).
     fn limits_pending(&self) -> bool {
         false

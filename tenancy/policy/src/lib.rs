@@ -15,6 +15,7 @@ mod effective;
 mod lenient;
 mod limits;
 mod namespace;
+pub mod quota;
 mod rates;
 pub mod schema;
 mod tenant;

@@ -19,6 +19,7 @@ use meridian_broker::ListDomain;
 use meridian_broker::service::is_system_topic;
 use meridian_door::{Action, Scope};
 use meridian_policy::Policies;
+use meridian_policy::quota::Place;
 use meridian_topic::TopicErrorKind;
 use meridian_types::{NamespaceName, TopicName};
 
@@ -64,6 +65,7 @@ async fn create(State(state): Given, call: Call) -> Answer {
     if !policies.replication_clusters.is_empty() {
         check_clusters(&state, &namespace, &policies.replication_clusters)?;
     }
+    state.service.check_namespace_quota(&namespace)?;
     state.registry().create_namespace(&namespace, policies).await?;
     tracing::info!(%namespace, by = call.principal.acting(), "namespace created");
     Ok(Reply::done())
@@ -74,6 +76,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
     state.allow(&call, Action::Administer, &Scope::Tenant(namespace.tenant()))?;
     state.require_namespace(&namespace)?;
     state.service.delete_namespace(&namespace, call.flag("force")).await?;
+    state.service.forget_quota(&Place::Namespace(namespace.clone())).await?;
     tracing::info!(%namespace, by = call.principal.acting(), force = call.flag("force"), "namespace deleted");
     Ok(Reply::done())
 }

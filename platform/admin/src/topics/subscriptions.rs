@@ -159,6 +159,7 @@ async fn create(State(state): Given, call: Call) -> Answer {
     let replicated = call.flag("replicated");
     for part in parts_to_create(&state, &topic).await? {
         let handle = state.load(&part).await?;
+        state.service.check_subscription_quota(&part, &name)?;
         match handle.create_subscription(name.clone(), to.clone(), properties.clone(), replicated).await {
             Ok(()) => {}
             // On the partitions of one topic a subscription is completed.

@@ -9,6 +9,7 @@
 use super::http::RemoteAdmin;
 use super::{Epochs, Link, LinkRequest, Linker, ReplicationFigures};
 use crate::config::ReplicationConfig;
+use crate::quotas::Quotas;
 use crate::schema::SchemaRegistry;
 use crate::service::now_ms;
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use meridian_registry::Registry;
 use meridian_replicator::machine::words::OpenFailure;
 use meridian_replicator::{
     Bounds, LinkLimits, LinkState, LocalSchemas, LogSource, MarkerSink, PulsarRemote, ReadBudget, Remote, Replicator,
-    ReplicatorParts, SeenMarker, Session, TopicMaker,
+    ReplicatorParts, SeenMarker, Session, SharedLimit, TopicMaker,
 };
 use meridian_topic::api::BoxFuture;
 use meridian_types::TopicName;
@@ -46,6 +47,7 @@ pub struct RegionLinker {
     schemas: Arc<SchemaRegistry>,
     regions: Mutex<HashMap<String, Arc<Region>>>,
     epochs: OnceLock<Arc<dyn Epochs>>,
+    quotas: OnceLock<Arc<Quotas>>,
 }
 
 fn set(text: &Option<String>) -> Option<&str> {
@@ -106,6 +108,7 @@ impl RegionLinker {
             schemas,
             regions: Mutex::default(),
             epochs: OnceLock::new(),
+            quotas: OnceLock::new(),
         })
     }
 
@@ -177,7 +180,10 @@ impl RegionLinker {
             markers: request.markers.clone().unwrap_or_else(|| Arc::new(NoMarkers)),
             bounds,
             limits: limits_of(&request.policies),
-            shared: None,
+            shared: self
+                .quotas
+                .get()
+                .map(|quotas| Arc::new(quotas.replication(&request.topic)) as Arc<dyn SharedLimit>),
             clock: Arc::new(now_ms),
         });
         Ok(Arc::new(RunningLink(replicator)))
@@ -187,6 +193,12 @@ impl RegionLinker {
 impl Linker for RegionLinker {
     fn start(&self, request: LinkRequest) -> BoxFuture<'_, Result<Arc<dyn Link>, String>> {
         Box::pin(self.run(request))
+    }
+
+    fn limit_by(&self, quotas: Arc<Quotas>) {
+        if self.quotas.set(quotas).is_err() {
+            tracing::error!("links were told twice who limits them");
+        }
     }
 
     fn attach(&self, epochs: Arc<dyn Epochs>) {

@@ -27,6 +27,7 @@ pub use plan::remotes;
 pub use scan::open_replicated;
 
 use crate::error::BrokerError;
+use crate::quotas::Quotas;
 use bytes::Bytes;
 use meridian_managed_ledger::{CursorOptions, InitialPosition, LogError, ManagedLedger};
 use meridian_policy::{ClusterData, EffectivePolicies};
@@ -85,6 +86,8 @@ pub trait Epochs: Send + Sync {
 pub trait Linker: Send + Sync {
     /// Links name their epochs from now on, asked for whenever they open.
     fn attach(&self, _epochs: Arc<dyn Epochs>) {}
+    /// Links share the limits of what their topics belong to from now on.
+    fn limit_by(&self, _quotas: Arc<Quotas>) {}
     /// Publishes entries in another region as an ordinary producer; ends when all are stored there.
     fn publish<'a>(
         &'a self,

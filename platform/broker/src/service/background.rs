@@ -6,6 +6,7 @@ use super::delete::CLOSES;
 use super::listing::is_system_topic;
 use super::{BrokerService, now_ms};
 use crate::error::BrokerError;
+use crate::quotas;
 use crate::replication::open_replicated;
 use meridian_ownership::Host;
 use meridian_policy::{EffectivePolicies, InactiveTopicDeleteMode};
@@ -58,6 +59,7 @@ impl BrokerService {
             tokio::spawn(tick_logs(this.clone())),
             tokio::spawn(follow_policies(this.clone(), self.registry.changes(), asked)),
             tokio::spawn(open_replicated(this.clone())),
+            tokio::spawn(quotas::run(this.clone(), self.quotas.clone())),
             tokio::spawn(check_links(this.clone(), self.config.replication.policy_check_s)),
             tokio::spawn(collect_inactive(this, Duration::from_secs(self.config.inactive_topic_check_s.max(1)))),
         ];
@@ -81,6 +83,7 @@ impl BrokerService {
         self.ownership.leave().await;
         self.closing.send_replace(true);
         self.loads.close();
+        self.quotas.flush_usage(self).await;
         let names = self.loaded_topics().iter().map(|topic| topic.name().clone()).collect();
         let limit = Duration::from_millis(self.config.shutdown_timeout_ms);
         let outcome = timeout(limit, self.unload_all(names, CLOSES)).await.unwrap_or_else(|_| {
@@ -145,6 +148,7 @@ impl BrokerService {
         let settings = self.topic_settings(topic.name());
         topic.set_limits(settings.limits);
         topic.set_gate(self.gate_of(topic.name()));
+        topic.set_limits_above(self.quotas.above(topic.name()));
         self.factory.set_log_settings(topic.name(), &settings.log);
         self.replication.follow(topic.name());
         self.share_acks(topic);

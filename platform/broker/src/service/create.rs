@@ -75,6 +75,7 @@ impl BrokerService {
 
     /// Whether the namespace has room for more topics.
     pub(super) async fn check_topic_count(&self, name: &TopicName, more: u32) -> Result<(), BrokerError> {
+        self.check_topic_quota(name, more).await?;
         let namespace = name.namespace();
         let max = self.registry.effective_namespace(&namespace).max_topics;
         if max == 0 || is_system_topic(name) {

@@ -7,6 +7,7 @@ use super::topic_map::{Departure, Leave};
 use super::{BrokerService, TopicEvent};
 use crate::error::BrokerError;
 use meridian_managed_ledger::LogError;
+use meridian_policy::quota::Place;
 use meridian_topic::{TopicError, TopicErrorKind};
 use meridian_types::{Domain, TopicName};
 use std::sync::Arc;
@@ -56,6 +57,7 @@ impl BrokerService {
             let Some(departure) = self.departure(name).await else { return Ok(()) };
             let _without_links = self.replication.stop(name).await;
             let topic = departure.handle();
+            self.quotas.usage.topic_closing(self, &**topic, super::now_ms());
             match self.ownership.destination(name) {
                 Some(_) => topic.hand_over().await.map_err(BrokerError::from),
                 None => topic.close().await.map_err(BrokerError::from),
@@ -130,6 +132,7 @@ impl BrokerService {
             if name.partition().is_none() && records == Records::Delete {
                 self.purge_schemas(name).await?;
                 self.registry.delete_topic_policies(name).await?;
+                self.forget_quota(&Place::Topic(name.clone())).await?;
             }
             Ok(())
         };

@@ -5,6 +5,7 @@
 //! Must never know: frames, HTTP.
 
 mod acks;
+mod append;
 mod background;
 mod create;
 mod delete;
@@ -22,6 +23,7 @@ mod schemas;
 mod topic_map;
 mod topics;
 
+pub use append::Appender;
 pub use listing::{ListDomain, is_system_topic};
 pub use lookup::LookupAnswer;
 pub use owning::{CONTACT_PATH, RegistryNamespaces, broker_id, broker_record};
@@ -34,6 +36,7 @@ use crate::error::BrokerError;
 use crate::factory::TopicFactory;
 use crate::listener::ConnectionCounts;
 use crate::metrics::BrokerMetrics;
+use crate::quotas::Quotas;
 use crate::replication::{AckExchange, Linker, NoLinks, Replication, Surroundings, TopicMarkers};
 use crate::schema::SchemaRegistry;
 use meridian_failover::FailoverService;
@@ -41,6 +44,7 @@ use meridian_managed_ledger::{CursorInfo, InitialPosition, ManagedLedger};
 use meridian_metadata::{MetadataError, SharedStore};
 use meridian_ownership::{Everything, Ownership};
 use meridian_policy::{ClusterData, EffectivePolicies};
+use meridian_quotas::{LeaseConfig, QuotaBook, QuotaError};
 use meridian_registry::Registry;
 use meridian_replicator::MarkerSink;
 use meridian_types::TopicName;
@@ -129,6 +133,7 @@ pub struct BrokerService {
     schemas: SchemaRegistry,
     events: broadcast::Sender<TopicEvent>,
     names: names::ProducerNames,
+    quotas: Arc<Quotas>,
     metrics: BrokerMetrics,
     runtime: Handle,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -155,7 +160,8 @@ impl BrokerService {
     ///
     /// # Errors
     /// [`MetadataError`] if no number for generated names can be had.
-    pub async fn new(parts: BrokerParts) -> Result<Arc<Self>, MetadataError> {
+    pub async fn new(mut parts: BrokerParts) -> Result<Arc<Self>, MetadataError> {
+        parts.config.quota_lease_ms = None;
         let namespaces = Arc::new(RegistryNamespaces::new(parts.registry.clone(), &parts.config.cluster));
         let alone = Arc::new(Everything::new(broker_record(&parts.config), namespaces));
         Self::with_ownership(parts, alone).await
@@ -171,6 +177,14 @@ impl BrokerService {
         let around = Around { registry: parts.registry.clone(), factory: parts.factory.clone(), acks: acks.clone() };
         let settings = parts.config.replication.clone();
         let linker = parts.linker.unwrap_or_else(|| Arc::new(NoLinks));
+        let book = QuotaBook::open(parts.store.clone()).await.map_err(|error| match error {
+            QuotaError::Store(error) => error,
+            other => MetadataError::Corrupt(other.to_string()),
+        })?;
+        let holder = ownership.me().id.clone();
+        let leases = parts.config.quota_lease_ms.map(|ttl_ms| LeaseConfig { holder: holder.clone(), ttl_ms });
+        let quotas = Quotas::new(book, parts.registry.clone(), &holder, leases);
+        linker.limit_by(quotas.clone());
         let start_at = if settings.from_earliest { InitialPosition::Earliest } else { InitialPosition::Latest };
         let stop_limit = Duration::from_millis(settings.stop_limit_ms.max(1));
         let replication =
@@ -195,7 +209,12 @@ impl BrokerService {
             registry: parts.registry,
             events: broadcast::channel(EVENT_BACKLOG).0,
             names,
-            metrics: BrokerMetrics::new(),
+            metrics: {
+                let metrics = BrokerMetrics::new();
+                metrics.register(Box::new(quotas.refusals().clone()));
+                metrics
+            },
+            quotas,
             runtime: Handle::current(),
             tasks: Mutex::default(),
             link: OnceLock::new(),
@@ -217,6 +236,11 @@ impl BrokerService {
     /// Tenants, namespaces, policies.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
+    }
+
+    /// Quotas in force here.
+    pub fn quotas(&self) -> &Arc<Quotas> {
+        &self.quotas
     }
 
     /// Identity and permissions.
@@ -299,6 +323,9 @@ impl BrokerService {
     }
 
     fn announce(&self, event: TopicEvent) {
+        if let TopicEvent::Deleted(name) = &event {
+            self.quotas.topic_deleted(name);
+        }
         // Nobody listening is no error.
         let _ = self.events.send(event);
     }

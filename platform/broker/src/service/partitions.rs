@@ -43,6 +43,7 @@ impl BrokerService {
         properties: BTreeMap<String, String>,
     ) -> Result<(), BrokerError> {
         self.check_partition_count(count)?;
+        self.check_partition_quota(name, count)?;
         self.check_namespace(name)?;
         if name.partition().is_some() {
             return Err(BrokerError::InvalidValue(format!("{name} is named like a partition")));
@@ -71,6 +72,7 @@ impl BrokerService {
             BrokerError::TopicNotFound(format!("Partitioned Topic not found: {name} has zero partitions"))
         })?;
         self.check_partition_count(count)?;
+        self.check_partition_quota(name, count)?;
         if count < before {
             let text = format!("Number of new partitions must be greater than existing number of partitions {before}");
             return Err(BrokerError::InvalidValue(text));

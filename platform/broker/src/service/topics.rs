@@ -126,6 +126,8 @@ impl BrokerService {
         let topic = self.factory.open(name.clone(), settings).await?;
         // X1: before anybody has its handle.
         topic.set_gate(self.gate_of(name));
+        topic.set_limits_above(self.quotas().above(name));
+        topic.set_hold(self.quotas().hold_of(name));
         // Before anybody publishes: a new topic's first message must be in front of no link's cursor.
         self.replication.followed(name).await;
         // Before any consumer: what other regions acked must not be delivered.

@@ -298,6 +298,7 @@ impl Session {
             (std::mem::take(&mut slots.producers), std::mem::take(&mut slots.consumers))
         };
         self.watchers.lock().clear();
+        self.count_no_more();
         // Consumers first: what they hold goes to others, while producers wait for what they have under way.
         for (topic, key) in consumers.into_values().filter_map(|slot| slot.attached) {
             topic.remove_consumer(key).await;

@@ -5,8 +5,10 @@ use super::slots::Begin;
 use super::{Session, reply, schemas};
 use crate::access::Wish;
 use crate::error::BrokerError;
+use crate::quotas::Hold;
 use crate::service::Create;
 use meridian_failover::PublishRule;
+use meridian_policy::quota::Limit;
 use meridian_topic::{
     ConsumerKey, InitialCursor, KeySharedPolicy, SeekTo, SubscribeRequest, SubscriptionType, TopicHandle,
 };
@@ -113,14 +115,18 @@ impl Session {
             self.send_moved(ResourceType::Consumer, request.consumer_id, &self.service.address_of(&to));
             return Err(BrokerError::NotReady(format!("the topic is served in region {to}")));
         }
+        let counted = self.count_client(Limit::Consumers, &name)?;
         let topic = self.service.topic(&name, create).await?;
+        if request.durable() {
+            self.service.check_subscription_quota(&name, &request.subscription)?;
+        }
         if let Some(info) = schemas::given(request.schema.as_ref())? {
             self.service.admit_consumer_schema(&topic, info, self.principal().acting()).await?;
         }
         let (id, request_id) = (request.consumer_id, request.request_id);
         let request = self.subscribe_request(&name, request)?;
         let key = topic.subscribe(request).await?;
-        let (installed, active) = self.install_consumer(&topic, id, token, key, request_id);
+        let (installed, active) = self.install_consumer(&topic, (id, token), key, request_id, counted);
         if !installed {
             topic.remove_consumer(key).await;
             let text = "the topic dropped the consumer while it was being created";
@@ -135,15 +141,16 @@ impl Session {
     fn install_consumer(
         &self,
         topic: &Arc<dyn TopicHandle>,
-        id: u64,
-        token: u64,
+        (id, token): (u64, u64),
         key: ConsumerKey,
         request_id: u64,
+        counted: Hold,
     ) -> (bool, Option<bool>) {
         let mut slots = self.slots.lock();
         let ended = slots.ended;
         let Some(slot) = slots.pending_consumer(id, token).filter(|_| !ended) else { return (false, None) };
         slot.attached = Some((topic.clone(), key));
+        slot.counted = Some(counted);
         self.send(CommandSuccess { request_id, ..Default::default() });
         (true, slot.active.take())
     }

@@ -10,6 +10,7 @@
 mod acks;
 mod connection;
 mod consumer;
+mod counting;
 mod discovery;
 mod dispatch;
 mod grants;
@@ -30,6 +31,7 @@ pub use connection::{Peer, serve, serve_halves};
 use crate::access::Principal;
 use crate::listener::Unauthenticated;
 use crate::service::BrokerService;
+use counting::CountedAt;
 use meridian_wire::encode;
 use meridian_wire::proto::BaseCommand;
 use outbound::Outbound;
@@ -70,6 +72,8 @@ pub struct Session {
     client: OnceLock<ClientInfo>,
     principal: Mutex<Principal>,
     slots: Mutex<Slots>,
+    /// Places that this connection counts at.
+    counted: Mutex<CountedAt>,
     watchers: Mutex<watchers::Watchers>,
     outbound: Outbound,
     throttle: Throttle,
@@ -102,6 +106,7 @@ impl Session {
             client: OnceLock::new(),
             principal: Mutex::new(Principal::nobody()),
             slots: Mutex::default(),
+            counted: Mutex::default(),
             watchers: Mutex::default(),
             outbound: Outbound::new(limits.outbound_high_bytes, limits.outbound_low_bytes),
             throttle: Throttle::new(throttle),

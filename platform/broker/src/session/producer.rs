@@ -4,9 +4,11 @@ use super::slots::Begin;
 use super::{Session, reply, schemas};
 use crate::access::Wish;
 use crate::error::BrokerError;
+use crate::quotas::Hold;
 use crate::service::Create;
 use bytes::Bytes;
 use meridian_failover::{LinkRule, PublishRule};
+use meridian_policy::quota::Limit;
 use meridian_topic::origins::is_link;
 use meridian_topic::{AccessMode, ProducerKey, ProducerRequest, TopicHandle};
 use meridian_types::TopicName;
@@ -136,7 +138,14 @@ impl Session {
         token: u64,
     ) -> Result<(), BrokerError> {
         self.check_region(&name, request)?;
+        let counted = match is_link(request.producer_name()) {
+            true => None,
+            false => Some(self.count_client(Limit::Producers, &name)?),
+        };
         let topic = self.service.topic(&name, Create::IfAllowed).await?;
+        if let Some(subscription) = request.initial_subscription_name.as_deref().filter(|name| !name.is_empty()) {
+            self.service.check_subscription_quota(&name, subscription)?;
+        }
         let version = self.producer_schema(&name, request).await?;
         let given = request.producer_name.clone().filter(|name| !name.is_empty());
         let user_provided_name = given.is_some() && request.user_provided_producer_name();
@@ -158,23 +167,24 @@ impl Session {
         let producer_id = request.producer_id;
         let version = version.map(reply::schema_version).unwrap_or_default();
         let ready = topic.add_producer(request).await?;
-        self.install_producer(topic, producer_id, token, ready, version).await
+        self.install_producer(topic, (producer_id, token), ready, version, counted).await
     }
 
     /// The topic has taken the producer: the slot gets it, unless the client has gone meanwhile.
     async fn install_producer(
         &self,
         topic: Arc<dyn TopicHandle>,
-        producer_id: u64,
-        token: u64,
+        (producer_id, token): (u64, u64),
         mut ready: meridian_topic::ProducerReady,
         schema_version: Bytes,
+        counted: Option<Hold>,
     ) -> Result<(), BrokerError> {
         {
             let mut slots = self.slots.lock();
             let ended = slots.ended;
             if let Some(slot) = slots.pending_producer(producer_id, token).filter(|_| !ended) {
                 slot.attached = Some((topic, ready.key));
+                slot.counted = counted;
                 slot.name = ready.name.clone();
                 slot.schema_version = schema_version;
                 // It may have become ready between the topic's answer and now.

@@ -4,6 +4,7 @@
 //! unanswered publishes stand in its slot in send order, and leave with their answers or with the slot.
 //! Must never know: frames; topics are held here, never called.
 
+use crate::quotas::Hold;
 use bytes::Bytes;
 use meridian_topic::{ConsumerKey, ProducerKey, TopicHandle};
 use std::collections::{HashMap, VecDeque};
@@ -33,6 +34,8 @@ pub struct ProducerSlot {
     pub unanswered: VecDeque<u32>,
     /// Its publishes wait for a publish rate, and are counted as such.
     pub held: bool,
+    /// It counts against quotas as long as it is here.
+    pub counted: Option<Hold>,
 }
 
 /// Publishes of one producer that were answered or dropped.
@@ -60,6 +63,8 @@ pub struct ConsumerSlot {
     pub partition: Option<u32>,
     /// Its subscription.
     pub subscription: Box<str>,
+    /// It counts against quotas as long as it is here.
+    pub counted: Option<Hold>,
 }
 
 /// The producers and consumers of one connection.
@@ -118,6 +123,7 @@ impl Slots {
             schema_version: Bytes::new(),
             unanswered: VecDeque::new(),
             held: false,
+            counted: None,
         };
         self.producers.insert(id, slot);
         Begin::Fresh(token)
@@ -133,7 +139,15 @@ impl Slots {
         }
         let token = self.token();
         let subscription = subscription.into();
-        let slot = ConsumerSlot { token, attached: None, dropped: false, active: None, partition, subscription };
+        let slot = ConsumerSlot {
+            token,
+            attached: None,
+            dropped: false,
+            active: None,
+            partition,
+            subscription,
+            counted: None,
+        };
         self.consumers.insert(id, slot);
         Begin::Fresh(token)
     }

@@ -25,12 +25,12 @@ use crate::api::{
 use crate::clock::Clock;
 use crate::figures::{Client, ProducerRates};
 use crate::producers::{ProducerEffect, Producers, PublishGate, Send};
-use crate::rates::{BrokerLimits, Rate, SubscribeRates};
+use crate::rates::{BrokerLimits, LimitsAbove, Rate, SubscribeRates};
 use meridian_managed_ledger::{Appended, LogEntry};
 use meridian_types::{Position, TopicName};
 use meridian_wire::key::{NO_KEY, key_hash, sticky_hash};
 use meridian_wire::payload::summarize;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use subscription::Fanout;
@@ -83,6 +83,8 @@ pub struct NonPersistentTopic {
     name: TopicName,
     me: Weak<NonPersistentTopic>,
     shared: BrokerLimits,
+    /// Limits of what the topic belongs to.
+    above: RwLock<LimitsAbove>,
     clock: Arc<dyn Clock>,
     loaded_ms: u64,
     state: Mutex<State>,
@@ -111,7 +113,15 @@ impl NonPersistentTopic {
             is_closed: false,
             last_activity_ms: now_ms,
         };
-        Arc::new_cyclic(|me| Self { name, me: me.clone(), shared, clock, loaded_ms: now_ms, state: Mutex::new(state) })
+        Arc::new_cyclic(|me| Self {
+            name,
+            me: me.clone(),
+            shared,
+            above: RwLock::default(),
+            clock,
+            loaded_ms: now_ms,
+            state: Mutex::new(state),
+        })
     }
 
     /// What a send is refused for. Metadata is read only if a rule needs it.
@@ -301,6 +311,11 @@ impl TopicHandle for NonPersistentTopic {
         state.gate.set_rate(limits.publish_rate);
         state.limits = limits;
         self.release_held(&mut state);
+    }
+
+    fn set_limits_above(&self, above: LimitsAbove) {
+        *self.above.write() = above;
+        self.release_held(&mut self.state.lock());
     }
 
     fn tick(&self, now_ms: u64) {

@@ -5,6 +5,7 @@
 use super::{NonPersistentTopic, State};
 use crate::api::ProducerKey;
 use crate::producers::Send;
+use crate::rates::Stacked;
 use std::time::Duration;
 
 /// Shortest sleep of the timer, so that a high rate does not wake it for every message.
@@ -13,11 +14,13 @@ const WAKE_MIN_MS: u64 = 2;
 impl NonPersistentTopic {
     /// What may pass now of a run of sends; the rest waits.
     pub(super) fn through_gate(&self, state: &mut State, key: ProducerKey, sends: Vec<Send>, now_ms: u64) -> Vec<Send> {
-        if state.gate.is_open(&self.shared.publish) {
+        let above = self.above.read().publish.clone();
+        let shared = Stacked { broker: &self.shared.publish, above: &above };
+        if state.gate.is_open(&shared) {
             return sends;
         }
         let Some(producer) = state.producers.find(key) else { return sends };
-        let offer = state.gate.offer(key, sends, &self.shared.publish, now_ms);
+        let offer = state.gate.offer(key, sends, &shared, now_ms);
         if offer.begins {
             producer.sink.0.publishes_held(producer.producer_id, true);
         }
@@ -30,7 +33,9 @@ impl NonPersistentTopic {
         if state.gate_timer_runs {
             return;
         }
-        let Some(wait_ms) = state.gate.wait_ms(&self.shared.publish, now_ms) else { return };
+        let above = self.above.read().publish.clone();
+        let shared = Stacked { broker: &self.shared.publish, above: &above };
+        let Some(wait_ms) = state.gate.wait_ms(&shared, now_ms) else { return };
         // Sends come from connections, which are tasks of a runtime.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         state.gate_timer_runs = true;
@@ -48,7 +53,9 @@ impl NonPersistentTopic {
     pub(super) fn release_held(&self, state: &mut State) {
         let (now_us, now_ms) = (self.clock.monotonic_us(), self.clock.now_ms());
         let producers = &state.producers;
-        let released = state.gate.release(&self.shared.publish, |key| producers.find(key).is_some(), now_ms);
+        let above = self.above.read().publish.clone();
+        let shared = Stacked { broker: &self.shared.publish, above: &above };
+        let released = state.gate.release(&shared, |key| producers.find(key).is_some(), now_ms);
         for (key, sends) in released.runs {
             state.publish(key, sends, now_us, now_ms);
         }

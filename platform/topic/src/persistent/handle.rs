@@ -8,6 +8,7 @@ use crate::api::{
     TopicStats, Unsettled,
 };
 use crate::compaction::CompactionStatus;
+use crate::rates::LimitsAbove;
 use crate::sharing::{AckSharing, SnapshotSharing};
 use meridian_managed_ledger::LogEntry;
 use meridian_types::{Position, TopicName};
@@ -120,6 +121,14 @@ impl TopicHandle for PersistentTopic {
 
     fn limits_in_force(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.put_dedup_in_force())
+    }
+
+    fn set_limits_above(&self, above: LimitsAbove) {
+        self.follow_above(above);
+    }
+
+    fn set_hold(&self, reason: Option<Arc<str>>) {
+        self.follow_hold(reason);
     }
 
     fn tick(&self, now_ms: u64) {

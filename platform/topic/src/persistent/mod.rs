@@ -34,7 +34,7 @@ mod throttling;
 use crate::api::{ConsumerKey, Gate, TopicError, TopicErrorKind, TopicLimits};
 use crate::clock::Clock;
 use crate::dispatch::{DispatchLimits, SharedLimits};
-use crate::rates::{BrokerLimits, SharedLimiter, SubscribeRates};
+use crate::rates::{BrokerLimits, LimitsAbove, SharedLimiter, SubscribeRates};
 use compacting::Compacting;
 pub use consuming::ACK_PROPERTY_PREFIX;
 use meridian_ledger::Ledgers;
@@ -123,6 +123,10 @@ pub struct PersistentTopic {
     terminated: AtomicBool,
     /// Bits of the quotas that are exceeded.
     quota_exceeded: AtomicU8,
+    /// Limits of what the topic belongs to.
+    above: RwLock<LimitsAbove>,
+    /// Why producers are kept out, by a quota of what the topic belongs to.
+    hold: RwLock<Option<Arc<str>>>,
     /// Of all subscriptions together, once there was a limit.
     dispatch_limit: OnceLock<Arc<SharedLimiter>>,
     subscribe_rates: Mutex<Option<Box<SubscribeRates>>>,
@@ -220,6 +224,8 @@ impl PersistentTopic {
             snapshots: snapshots::Snapshots::default(),
             closed: AtomicBool::new(false),
             quota_exceeded: AtomicU8::new(0),
+            above: RwLock::default(),
+            hold: RwLock::default(),
             dispatch_limit: OnceLock::new(),
             subscribe_rates: Mutex::new(None),
             gate: RwLock::default(),
@@ -306,7 +312,8 @@ impl PersistentTopic {
         }
     }
 
-    /// Limits that a subscription's dispatch shares with others: the topic's, if it has one, and the broker's.
+    /// Limits that a subscription's dispatch shares with others: the topic's, if it has one, the broker's, and those of
+    /// what the topic belongs to.
     fn shared_dispatch_limits(&self, limits: &TopicLimits) -> SharedLimits {
         let mut shared = SharedLimits::new();
         if limits.topic_dispatch_rate != (0, 0) {
@@ -314,6 +321,7 @@ impl PersistentTopic {
         }
         shared.extend(self.dispatch_limit.get().cloned());
         shared.push(self.deps.limits.dispatch.clone());
+        shared.extend(self.above.read().dispatch.iter().cloned());
         shared
     }
 

@@ -206,6 +206,9 @@ impl PersistentTopic {
             self.hasten_quota_check();
             return Err(TopicError::new(kind, "Cannot create producer on topic with backlog quota exceeded"));
         }
+        if let Some(reason) = self.hold.read().as_deref().filter(|_| !is_link(&request.name)) {
+            return Err(TopicError::new(TopicErrorKind::ProducerBlockedQuotaExceededException, reason));
+        }
         // Clients fail what they hold with this error and go on trying, where others would be repeated without end.
         if let Some(reason) = self.log.unwritable() {
             let message = format!("Storage takes no messages: {reason}");

@@ -8,6 +8,8 @@ use super::PersistentTopic;
 use super::producing::ProducerSide;
 use crate::api::ProducerKey;
 use crate::producers::Send;
+use crate::rates::{LimitsAbove, Stacked};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Shortest sleep of the timer, so that a high rate does not wake it for every message.
@@ -22,7 +24,8 @@ impl PersistentTopic {
         sends: Vec<Send>,
         now_ms: u64,
     ) -> Vec<Send> {
-        let broker = &self.deps.limits.publish;
+        let above = self.above.read().publish.clone();
+        let broker = &Stacked { broker: &self.deps.limits.publish, above: &above };
         if side.gate.is_open(broker) {
             return sends;
         }
@@ -43,7 +46,9 @@ impl PersistentTopic {
         if side.gate_timer_runs {
             return;
         }
-        let Some(wait_ms) = side.gate.wait_ms(&self.deps.limits.publish, now_ms) else { return };
+        let above = self.above.read().publish.clone();
+        let shared = Stacked { broker: &self.deps.limits.publish, above: &above };
+        let Some(wait_ms) = side.gate.wait_ms(&shared, now_ms) else { return };
         side.gate_timer_runs = true;
         let topic = self.me.clone();
         self.deps.runtime.spawn(async move {
@@ -65,7 +70,9 @@ impl PersistentTopic {
     pub(super) fn release_held(&self, side: &mut ProducerSide) {
         let (now_us, now_ms) = (self.deps.clock.monotonic_us(), self.now_ms());
         let core = &side.core;
-        let released = side.gate.release(&self.deps.limits.publish, |key| core.find(key).is_some(), now_ms);
+        let above = self.above.read().publish.clone();
+        let shared = Stacked { broker: &self.deps.limits.publish, above: &above };
+        let released = side.gate.release(&shared, |key| core.find(key).is_some(), now_ms);
         if !released.runs.is_empty() {
             self.touch(now_ms);
         }
@@ -85,6 +92,33 @@ impl PersistentTopic {
                 side.gate.set_rate(rate);
                 self.release_held(side);
             });
+        }
+    }
+
+    /// Other limits stand above the topic, or their rates are others.
+    pub(super) fn follow_above(&self, above: LimitsAbove) {
+        *self.above.write() = above;
+        if self.producers.lock().is_some() {
+            self.with_producers(|side| self.release_held(side));
+        }
+        let limits = self.limits();
+        let shared = self.shared_dispatch_limits(&limits);
+        for subscription in self.connected_subscriptions() {
+            let limits = Self::dispatch_limits(&limits, subscription.durable);
+            subscription.with_core(self, |active, _| active.core.set_limits(limits, shared.clone()));
+        }
+    }
+
+    /// Producers are kept out for this reason, or let in again. Everything else goes on.
+    pub(super) fn follow_hold(&self, reason: Option<Arc<str>>) {
+        let begins = {
+            let mut hold = self.hold.write();
+            let begins = hold.is_none() && reason.is_some();
+            *hold = reason;
+            begins
+        };
+        if begins && self.producers.lock().is_some() {
+            self.with_producers(|side| side.core.close_all());
         }
     }
 }

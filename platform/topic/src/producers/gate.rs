@@ -13,7 +13,7 @@
 
 use super::Send;
 use crate::api::ProducerKey;
-use crate::rates::{Limiter, SharedLimiter};
+use crate::rates::{Limiter, Together};
 use std::collections::VecDeque;
 
 /// Sends of one producer that wait.
@@ -86,7 +86,7 @@ impl PublishGate {
     }
 
     /// Nothing is limited and nothing waits: sends need not be offered.
-    pub(crate) fn is_open(&self, broker: &SharedLimiter) -> bool {
+    pub(crate) fn is_open(&self, broker: &impl Together) -> bool {
         self.held.is_empty() && !self.limiter.is_limited() && !broker.is_limited()
     }
 
@@ -100,12 +100,12 @@ impl PublishGate {
         self.held.iter().map(|held| held.sends.len() as u64).sum()
     }
 
-    fn allowance(&mut self, broker: &SharedLimiter, now_ms: u64) -> Allowance {
+    fn allowance(&mut self, broker: &impl Together, now_ms: u64) -> Allowance {
         let (own, shared) = (self.limiter.available(now_ms), broker.available(now_ms));
         Allowance { left: (own.0.min(shared.0), own.1.min(shared.1)), taken: (0, 0) }
     }
 
-    fn settle(&mut self, allowance: &Allowance, broker: &SharedLimiter, now_ms: u64) {
+    fn settle(&mut self, allowance: &Allowance, broker: &impl Together, now_ms: u64) {
         let (messages, bytes) = allowance.taken;
         self.limiter.take(messages, bytes, now_ms);
         broker.take(messages, bytes, now_ms);
@@ -116,7 +116,7 @@ impl PublishGate {
         &mut self,
         key: ProducerKey,
         mut sends: Vec<Send>,
-        broker: &SharedLimiter,
+        broker: &impl Together,
         now_ms: u64,
     ) -> Offer {
         let mut passing = 0;
@@ -150,7 +150,7 @@ impl PublishGate {
     /// What may be stored now of what waits; producers that are not present any more are forgotten.
     pub(crate) fn release(
         &mut self,
-        broker: &SharedLimiter,
+        broker: &impl Together,
         is_present: impl Fn(ProducerKey) -> bool,
         now_ms: u64,
     ) -> Released {
@@ -177,7 +177,7 @@ impl PublishGate {
     }
 
     /// How long until something may pass, if anything waits.
-    pub(crate) fn wait_ms(&mut self, broker: &SharedLimiter, now_ms: u64) -> Option<u64> {
+    pub(crate) fn wait_ms(&mut self, broker: &impl Together, now_ms: u64) -> Option<u64> {
         if self.held.is_empty() {
             return None;
         }
@@ -194,6 +194,7 @@ impl PublishGate {
 mod tests {
     use super::*;
     use crate::api::Publish;
+    use crate::rates::SharedLimiter;
     use bytes::Bytes;
     use proptest::prelude::*;
 

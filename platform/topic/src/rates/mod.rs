@@ -10,7 +10,7 @@
 mod shared;
 mod subscribe;
 
-pub use shared::{BrokerLimits, SharedLimiter};
+pub use shared::{BrokerLimits, LimitsAbove, SharedLimiter, Stacked, Together};
 pub use subscribe::SubscribeRates;
 
 /// Sum of rates; of none it is 0, where the library's sum is −0.

@@ -88,6 +88,81 @@ impl SharedLimiter {
     }
 }
 
+/// What several take from: one limiter, or several at once.
+pub trait Together {
+    /// Whether there is a limit at all.
+    fn is_limited(&self) -> bool;
+    /// (messages, bytes) that may pass now; nothing may pass if either is 0.
+    fn available(&self, now_ms: u64) -> (u64, u64);
+    /// Counts what passed.
+    fn take(&self, messages: u64, bytes: u64, now_ms: u64);
+    /// How long the caller should wait before it asks again; 0 = not at all.
+    fn wait_ms(&self, now_ms: u64) -> u64;
+}
+
+impl Together for SharedLimiter {
+    fn is_limited(&self) -> bool {
+        self.is_limited()
+    }
+
+    fn available(&self, now_ms: u64) -> (u64, u64) {
+        self.available(now_ms)
+    }
+
+    fn take(&self, messages: u64, bytes: u64, now_ms: u64) {
+        self.take(messages, bytes, now_ms);
+    }
+
+    fn wait_ms(&self, now_ms: u64) -> u64 {
+        self.wait_ms(now_ms)
+    }
+}
+
+/// The broker's limiter and those of the places that a topic belongs to; all of them bind.
+#[derive(Debug, Clone, Copy)]
+pub struct Stacked<'a> {
+    /// Of the broker.
+    pub broker: &'a SharedLimiter,
+    /// Of the places above the topic.
+    pub above: &'a [Arc<SharedLimiter>],
+}
+
+impl Stacked<'_> {
+    fn all(&self) -> impl Iterator<Item = &SharedLimiter> {
+        std::iter::once(self.broker).chain(self.above.iter().map(|one| &**one))
+    }
+}
+
+impl Together for Stacked<'_> {
+    fn is_limited(&self) -> bool {
+        self.all().any(SharedLimiter::is_limited)
+    }
+
+    fn available(&self, now_ms: u64) -> (u64, u64) {
+        self.all()
+            .map(|one| one.available(now_ms))
+            .fold((u64::MAX, u64::MAX), |left, one| (left.0.min(one.0), left.1.min(one.1)))
+    }
+
+    fn take(&self, messages: u64, bytes: u64, now_ms: u64) {
+        self.all().for_each(|one| one.take(messages, bytes, now_ms));
+    }
+
+    fn wait_ms(&self, now_ms: u64) -> u64 {
+        self.all().map(|one| one.wait_ms(now_ms)).max().unwrap_or(0)
+    }
+}
+
+/// Limits of the places that a topic belongs to: cluster, tenant, namespace, the topic over all its partitions, a resource
+/// group. Shared with everything else that belongs there.
+#[derive(Debug, Clone, Default)]
+pub struct LimitsAbove {
+    /// Publishing.
+    pub publish: Arc<[Arc<SharedLimiter>]>,
+    /// Dispatch.
+    pub dispatch: Arc<[Arc<SharedLimiter>]>,
+}
+
 /// Limits of a whole broker, which all its topics take from.
 #[derive(Debug, Clone, Default)]
 pub struct BrokerLimits {
@@ -135,6 +210,19 @@ mod tests {
         let total: u64 = passed.iter().sum();
         assert!((1000..=1105).contains(&total), "{passed:?}");
         assert!(passed.iter().all(|one| *one > 150), "nobody starves: {passed:?}");
+    }
+
+    #[test]
+    fn all_limits_of_a_stack_bind() {
+        let broker = SharedLimiter::default();
+        let above = [Arc::new(SharedLimiter::new((10, 0))), Arc::new(SharedLimiter::new((0, 50)))];
+        let stack = Stacked { broker: &broker, above: &above };
+        assert!(stack.is_limited());
+        assert_eq!(stack.available(1000), (10, 50));
+        stack.take(4, 60, 1000);
+        assert_eq!(stack.available(1000), (6, 0));
+        assert_eq!(stack.wait_ms(1000), above[1].wait_ms(1000));
+        assert!(!Stacked { broker: &broker, above: &[] }.is_limited());
     }
 
     #[test]

@@ -126,6 +126,16 @@ impl NamespaceLimit {
     pub fn set(&self, messages_per_second: u64, bytes_per_second: u64, now_ms: u64) {
         self.throttle.lock().set(messages_per_second, bytes_per_second, now_ms);
     }
+
+    /// How long until it gives, 0 = now.
+    pub fn wait_ms(&self, now_ms: u64) -> u64 {
+        self.throttle.lock().wait_ms(now_ms)
+    }
+
+    /// Takes for one entry, also more than is left (it is lent); where several limits bind, once none makes wait.
+    pub fn take_now(&self, messages: u32, bytes: u64) {
+        self.throttle.lock().take(messages, bytes);
+    }
 }
 
 impl SharedLimit for NamespaceLimit {

@@ -1,0 +1,248 @@
+//! Quotas in force at this broker: the limiters that topics take from, what is counted, what is kept out.
+//!
+//! Role: a [`Node`] per place that something here belongs to; topics get the limiters of their places, sessions take
+//! places for producers, consumers and connections, and once a second what is stored and used is looked at.
+//! Invariants: E1 everything is counted whether or not there is a limit, so that a limit binds from the moment it is set;
+//! E2 what was taken is given back exactly once ([`Hold`]); E3 all places on the way are asked, and either all give or none;
+//! E4 system topics are outside of all quotas, and so are links of other regions where clients are counted.
+//! Failure: [`Exceeded`] names limit, value and place.
+//! Must never know: frames, HTTP, how the metadata store keeps quotas.
+
+mod counts;
+mod node;
+mod storage;
+mod usage;
+
+pub use counts::Hold;
+pub use node::ReplicationLimit;
+
+use crate::error::BrokerError;
+use crate::service::{BrokerService, is_system_topic};
+use meridian_policy::quota::{Bound, Limit, Place};
+use meridian_quotas::{LeaseConfig, Leases, Need, QuotaBook, QuotaError};
+use meridian_registry::Registry;
+use meridian_topic::LimitsAbove;
+use meridian_types::TopicName;
+use node::Node;
+use parking_lot::Mutex;
+use prometheus::{IntCounterVec, Opts};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use usage::UsageCounter;
+
+/// Pause between two looks at what is stored, and between renewals of leases.
+const TICK: Duration = Duration::from_secs(1);
+/// Usage of all topics is looked at every so many ticks.
+const USAGE_TICKS: u64 = 10;
+
+/// Quotas of one broker.
+pub struct Quotas {
+    book: Arc<QuotaBook>,
+    registry: Arc<Registry>,
+    leases: Option<Leases>,
+    nodes: Mutex<HashMap<Place, Arc<Node>>>,
+    /// E3: taken while places are asked.
+    asking: Mutex<()>,
+    pub(crate) usage: UsageCounter,
+    stored: storage::Stored,
+    refused: IntCounterVec,
+}
+
+impl Quotas {
+    /// Over the limits of a book. With `leases` they are shared with other brokers; without, this broker has all of them.
+    #[allow(clippy::expect_used)]
+    pub fn new(book: Arc<QuotaBook>, registry: Arc<Registry>, broker: &str, leases: Option<LeaseConfig>) -> Arc<Self> {
+        let opts = Opts::new("meridian_quota_refused_total", "Requests refused by a quota");
+        Arc::new(Self {
+            leases: leases.map(|config| Leases::new(book.store().clone(), config)),
+            usage: UsageCounter::new(broker),
+            refused: IntCounterVec::new(opts, &["limit", "level"]).expect("the name is constant and valid"),
+            book,
+            registry,
+            nodes: Mutex::default(),
+            asking: Mutex::default(),
+            stored: storage::Stored::default(),
+        })
+    }
+
+    /// The limits.
+    pub fn book(&self) -> &Arc<QuotaBook> {
+        &self.book
+    }
+
+    /// Requests refused, by limit and level.
+    pub(crate) fn refusals(&self) -> &IntCounterVec {
+        &self.refused
+    }
+
+    fn note_refusal(&self, bound: &Bound) {
+        self.refused.with_label_values(&[bound.limit.name(), bound.place.level().word()]).inc();
+    }
+
+    fn node(&self, place: &Place) -> Arc<Node> {
+        let mut nodes = self.nodes.lock();
+        if let Some(node) = nodes.get(place) {
+            return node.clone();
+        }
+        let node = Arc::new(Node::default());
+        self.put_rates(place, &node);
+        nodes.insert(place.clone(), node.clone());
+        node
+    }
+
+    /// Places whose rates bind a topic. The topic's own is one only if it has limits.
+    fn places_of(&self, topic: &TopicName) -> Vec<Place> {
+        if is_system_topic(topic) {
+            return Vec::new();
+        }
+        let [cluster, tenant, namespace, own] = Place::way_to(topic);
+        let group = self.registry.namespace(&topic.namespace()).and_then(|found| found.resource_group_name.clone());
+        let mut places = vec![cluster, tenant, namespace];
+        places.extend(Some(own).filter(|own| self.book.get(own).is_some()));
+        places.extend(group.filter(|name| !name.is_empty()).map(Place::Group));
+        places
+    }
+
+    /// The limiters of a topic's places.
+    pub fn above(&self, topic: &TopicName) -> LimitsAbove {
+        let nodes: Vec<Arc<Node>> = self.places_of(topic).iter().map(|place| self.node(place)).collect();
+        LimitsAbove {
+            publish: nodes.iter().map(|node| node.publish.clone()).collect(),
+            dispatch: nodes.iter().map(|node| node.dispatch.clone()).collect(),
+        }
+    }
+
+    /// The limit of a topic's links to other regions.
+    pub fn replication(&self, topic: &TopicName) -> ReplicationLimit {
+        ReplicationLimit::new(self.places_of(topic).iter().map(|place| self.node(place).replication.clone()).collect())
+    }
+
+    /// How much of a limit this broker may use: all of it, or what it has leased.
+    fn allowed(&self, bound: &Bound, in_use: u64) -> u64 {
+        let Some(leases) = self.leases.as_ref().filter(|_| bound.limit.is_leased()) else { return bound.value };
+        let need = Need { limit: bound.limit, place: bound.place.clone(), total: bound.value, demand: 0, in_use };
+        leases.allowed(&need, crate::service::now_ms())
+    }
+
+    fn bound_at(&self, limit: Limit, place: &Place) -> Option<Bound> {
+        self.book.bound(limit, std::slice::from_ref(place))
+    }
+
+    fn put_rates(&self, place: &Place, node: &Node) {
+        let rate = |messages: Limit, bytes: Limit| {
+            let one = |limit: Limit| self.bound_at(limit, place).map_or(0, |bound| self.allowed(&bound, 0).max(1));
+            (one(messages), one(bytes))
+        };
+        node.put_rates(
+            rate(Limit::PublishMessagesPerSecond, Limit::PublishBytesPerSecond),
+            rate(Limit::DispatchMessagesPerSecond, Limit::DispatchBytesPerSecond),
+            rate(Limit::ReplicationMessagesPerSecond, Limit::ReplicationBytesPerSecond),
+        );
+    }
+
+    /// Puts changed limits in force; answers whether a rate has changed.
+    fn put_all_rates(&self) {
+        let nodes: Vec<(Place, Arc<Node>)> =
+            self.nodes.lock().iter().map(|(place, node)| (place.clone(), node.clone())).collect();
+        for (place, node) in nodes {
+            self.put_rates(&place, &node);
+        }
+    }
+
+    /// Forgets places that nothing belongs to any more.
+    fn sweep(&self) {
+        self.nodes.lock().retain(|_, node| Arc::strong_count(node) > 1 || node.is_used());
+    }
+
+    /// Renews what is leased of every limit that something here belongs to.
+    async fn renew(&self) {
+        let Some(leases) = &self.leases else { return };
+        let needs = self.needs();
+        let now_ms = crate::service::now_ms();
+        for need in &needs {
+            if let Err(error) = leases.renew(need, now_ms).await {
+                tracing::debug!(place = %need.place, limit = %need.limit, %error, "a quota could not be leased");
+            }
+        }
+        if let Err(error) = leases.retain(&needs).await {
+            tracing::debug!(%error, "a leased quota could not be given back");
+        }
+        self.put_all_rates();
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        let nodes: Vec<(Place, Arc<Node>)> =
+            self.nodes.lock().iter().map(|(place, node)| (place.clone(), node.clone())).collect();
+        let mut needs = Vec::new();
+        for (place, node) in nodes {
+            let Some(quotas) = self.book.get(&place) else { continue };
+            for limit in Limit::ALL.into_iter().filter(|limit| limit.is_leased()) {
+                let Some((total, _)) = quotas.get(limit) else { continue };
+                let in_use = node.count(limit);
+                let demand = if limit.is_rate() { self.usage.demand(&place, limit) } else { in_use };
+                needs.push(Need { limit, place: place.clone(), total, demand, in_use });
+            }
+        }
+        needs
+    }
+}
+
+/// Follows changes, renews leases, looks at what is stored and used, as long as the broker is there.
+pub(crate) async fn run(service: Weak<BrokerService>, quotas: Arc<Quotas>) {
+    let mut changes = quotas.book.changes();
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut tick = 0u64;
+    loop {
+        let changed = tokio::select! {
+            changed = changes.changed() => match changed {
+                Ok(()) => true,
+                Err(_) => return,
+            },
+            _ = ticks.tick() => false,
+        };
+        let Some(service) = service.upgrade() else { return };
+        if changed {
+            quotas.put_all_rates();
+            service.push_limits_above();
+            quotas.look_at_storage(&service);
+            continue;
+        }
+        tick += 1;
+        quotas.renew().await;
+        if !quotas.book.is_empty() {
+            quotas.look_at_storage(&service);
+        }
+        if tick.is_multiple_of(USAGE_TICKS) || quotas.leases.is_some() {
+            quotas.usage.sample(&quotas, &service, crate::service::now_ms());
+        }
+        if tick.is_multiple_of(USAGE_TICKS) {
+            quotas.usage.write(&quotas.book, crate::service::now_ms()).await;
+            quotas.sweep();
+        }
+    }
+}
+
+impl BrokerService {
+    /// Forgets the limits of a place that is gone.
+    ///
+    /// # Errors
+    /// What the metadata store says.
+    pub async fn forget_quota(&self, place: &Place) -> Result<(), BrokerError> {
+        if self.quotas().book().get(place).is_none() {
+            return Ok(());
+        }
+        self.quotas().book().forget(place).await.map_err(|error| match error {
+            QuotaError::Store(error) => BrokerError::Metadata(error),
+            other => BrokerError::NotReady(other.to_string()),
+        })
+    }
+
+    /// Gives every topic the limits of its places anew, and wakes what waits for them.
+    pub(crate) fn push_limits_above(&self) {
+        for topic in self.loaded_topics() {
+            topic.set_limits_above(self.quotas().above(topic.name()));
+        }
+    }
+}

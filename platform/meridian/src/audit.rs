@@ -1,0 +1,89 @@
+//! The audit log of a process: its file, and the topic that has the same records.
+//!
+//! Failure: see the audit log; the topic is made when the first record comes.
+
+use meridian_audit::{AuditConfig, AuditLog, AuditTopic, BoxFuture};
+use meridian_broker::BrokerService;
+use meridian_broker::service::Appender;
+use meridian_policy::{Retention, TopicPolicies};
+use meridian_registry::{Registry, RegistryError};
+use meridian_settings::{Key, Settings};
+use meridian_types::TopicName;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the records are published.
+const TOPIC: &str = "persistent://pulsar/system/audit";
+/// How long the last records may take at the end of the process.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Starts the log; `None` if it is switched off.
+pub fn start(
+    settings: &Settings,
+    data_dir: &Path,
+    metrics: &prometheus::Registry,
+    node: &str,
+) -> Option<Arc<AuditLog>> {
+    if !settings.switch(Key::AuditEnabled) {
+        return None;
+    }
+    let file = match settings.text(Key::AuditLogFile) {
+        "" => data_dir.join("audit").join("audit.log"),
+        path => path.into(),
+    };
+    let config = AuditConfig {
+        region: settings.text(Key::ClusterName).to_owned(),
+        node: node.to_owned(),
+        file,
+        file_bytes: settings.count(Key::AuditLogMaxFileSizeMB).max(1) << 20,
+        queue: usize::try_from(settings.count(Key::AuditQueueSize)).unwrap_or(usize::MAX).clamp(1, 1 << 20),
+    };
+    Some(AuditLog::start(config, metrics))
+}
+
+/// Publishes the records, too, if that is wanted.
+pub fn publish(log: &AuditLog, service: &Arc<BrokerService>, settings: &Settings) {
+    let Ok(topic) = TopicName::parse(TOPIC) else { return };
+    if settings.switch(Key::AuditTopicEnabled) {
+        let appender = Appender::new(service, topic.clone(), BTreeMap::new());
+        log.set_topic(Arc::new(Published { appender, topic, registry: service.registry().clone() }));
+    }
+}
+
+/// Writes what is there and ends.
+pub async fn close(log: Option<&Arc<AuditLog>>) {
+    if let Some(log) = log {
+        log.close(CLOSE_LIMIT).await;
+    }
+}
+
+struct Published {
+    appender: Appender,
+    topic: TopicName,
+    registry: Arc<Registry>,
+}
+
+impl Published {
+    /// Nobody subscribes at first: without a retention of its own the topic would drop what it holds.
+    async fn keep_records(&self) -> Result<(), RegistryError> {
+        if self.registry.topic_policies(&self.topic).is_some_and(|policies| policies.retention.is_some()) {
+            return Ok(());
+        }
+        let keep = |policies: &mut TopicPolicies| {
+            policies.retention.get_or_insert(Retention { time_minutes: -1, size_mib: -1 });
+            Ok::<(), RegistryError>(())
+        };
+        self.registry.update_topic_policies(&self.topic, keep).await
+    }
+}
+
+impl AuditTopic for Published {
+    fn append(&self, lines: Vec<bytes::Bytes>) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            self.keep_records().await.map_err(|error| error.to_string())?;
+            self.appender.append(lines).await
+        })
+    }
+}
