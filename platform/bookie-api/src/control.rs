@@ -8,6 +8,7 @@
 //! Must never know: entries' bytes.
 
 use crate::bookie::{BookieError, BoxFuture, FenceState};
+use crate::secure::{self, ServerSide};
 use meridian_types::{BookieId, Classify, ErrorClass, LedgerId};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
@@ -64,9 +65,13 @@ pub fn control_service(node: Arc<dyn BookieControl>) -> BookieControlServer<Cont
 pub async fn serve_control(
     listener: tokio::net::TcpListener,
     node: Arc<dyn BookieControl>,
+    tls: Option<ServerSide>,
 ) -> Result<(), tonic::transport::Error> {
-    let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    tonic::transport::Server::builder().add_service(control_service(node)).serve_with_incoming(incoming).await
+    let server = tonic::transport::Server::builder().add_service(control_service(node));
+    match tls {
+        None => server.serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener)).await,
+        Some(side) => server.serve_with_incoming(secure::incoming(listener, side)).await,
+    }
 }
 
 /// See [`control_service`].

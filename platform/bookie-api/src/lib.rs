@@ -17,6 +17,7 @@ pub mod frame;
 mod outbox;
 mod pending;
 pub mod remote;
+pub mod secure;
 pub mod serve;
 
 pub use bookie::{AddEntry, AddResult, AddSink, Bookie, BookieError, BoxFuture, FenceState, ReadEntry, ReadRequest};

@@ -14,6 +14,7 @@ use crate::frame::{
 };
 use crate::outbox::{Outbox, Payload};
 use crate::pending::{Answer, Pending, deliver};
+use crate::secure::{self, ClientSide};
 use bytes::BytesMut;
 use meridian_types::{BookieId, EntryId, LedgerId};
 use parking_lot::Mutex;
@@ -37,6 +38,8 @@ pub struct RemoteConfig {
     pub retry_pause: Duration,
     /// Bytes that may wait to be sent.
     pub outbox_bytes: usize,
+    /// The connection begins with a TLS handshake.
+    pub tls: Option<ClientSide>,
 }
 
 impl Default for RemoteConfig {
@@ -46,6 +49,7 @@ impl Default for RemoteConfig {
             request_timeout: Duration::from_secs(10),
             retry_pause: Duration::from_millis(200),
             outbox_bytes: 64 << 20,
+            tls: None,
         }
     }
 }
@@ -179,14 +183,40 @@ impl Shared {
         let connecting = async {
             let stream = TcpStream::connect(&*address).await.map_err(unavailable)?;
             let _ = stream.set_nodelay(true);
-            let (mut reader, mut writer) = stream.into_split();
-            let mut input = BytesMut::with_capacity(8 << 10);
-            self.greet(&mut reader, &mut writer, &mut input).await?;
-            Ok::<_, BookieError>((reader, writer, input))
+            match &self.config.tls {
+                None => Ok((Some(stream), None)),
+                Some(side) => {
+                    let secured = secure::connect(side, &address, stream).await.map_err(unavailable)?;
+                    Ok::<_, BookieError>((None, Some(secured)))
+                }
+            }
         };
-        let (mut reader, mut writer, mut input) = tokio::time::timeout(self.config.connect_timeout, connecting)
+        let connected = tokio::time::timeout(self.config.connect_timeout, connecting).await;
+        match connected.map_err(|_| BookieError::Unavailable(format!("{address}: no connection in time")))?? {
+            (Some(stream), _) => {
+                let (reader, writer) = stream.into_split();
+                self.speak(link, reader, writer).await
+            }
+            (None, Some(stream)) => {
+                let (reader, writer) = tokio::io::split(stream);
+                self.speak(link, reader, writer).await
+            }
+            (None, None) => Err(BookieError::Unavailable(format!("{address}: no connection"))),
+        }
+    }
+
+    async fn speak(
+        &self,
+        link: &Link,
+        mut reader: impl AsyncRead + Unpin,
+        mut writer: impl tokio::io::AsyncWrite + Unpin,
+    ) -> Result<(), BookieError> {
+        let address = self.address();
+        let unavailable = |error: std::io::Error| BookieError::Unavailable(format!("{address}: {error}"));
+        let mut input = BytesMut::with_capacity(8 << 10);
+        tokio::time::timeout(self.config.connect_timeout, self.greet(&mut reader, &mut writer, &mut input))
             .await
-            .map_err(|_| BookieError::Unavailable(format!("{address}: no connection in time")))??;
+            .map_err(|_| BookieError::Unavailable(format!("{address}: no hello in time")))??;
         tokio::select! {
             ended = link.read_from(&self.id, &mut reader, &mut input) => ended,
             written = link.outbox.write_to(&mut writer, self.config.request_timeout) => written.map_err(unavailable),

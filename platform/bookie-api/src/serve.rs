@@ -14,6 +14,7 @@ use crate::frame::{
     READ_ENTRIES_PER_FRAME, ReadAnswer, ReadItem, minus_one, plus_one, take_frame,
 };
 use crate::outbox::{Outbox, Payload};
+use crate::secure::{self, ServerSide};
 use bytes::{Bytes, BytesMut};
 use meridian_types::{BookieId, EntryId, LedgerId};
 use std::io;
@@ -43,6 +44,8 @@ pub struct ServeConfig {
     pub patience: Duration,
     /// Connections at once.
     pub connections_max: usize,
+    /// Connections begin with a TLS handshake.
+    pub tls: Option<ServerSide>,
 }
 
 impl Default for ServeConfig {
@@ -53,6 +56,7 @@ impl Default for ServeConfig {
             read_bytes_max: 4 << 20,
             patience: Duration::from_secs(30),
             connections_max: 4096,
+            tls: None,
         }
     }
 }
@@ -70,7 +74,17 @@ pub async fn serve_data(listener: TcpListener, bookie: Arc<dyn Bookie>, config: 
                 let _ = stream.set_nodelay(true);
                 let (bookie, config) = (Arc::clone(&bookie), config.clone());
                 tokio::spawn(async move {
-                    if let Err(error) = serve_connection(stream, bookie, &config).await {
+                    let ended = match &config.tls {
+                        None => serve_connection(stream, bookie, &config).await,
+                        Some(side) => match secure::accept(side, stream).await {
+                            Ok(stream) => serve_connection(stream, bookie, &config).await,
+                            Err(error) => {
+                                tracing::info!(%peer, %error, "a TLS handshake failed");
+                                return;
+                            }
+                        },
+                    };
+                    if let Err(error) = ended {
                         tracing::debug!(%peer, %error, "data connection ended");
                     }
                     drop(place);

@@ -1,7 +1,8 @@
 //! The audit log of a process: its file, and the topic that has the same records.
 //!
-//! Failure: see the audit log; the topic is made when the first record comes.
+//! Failure: a file that can't be written ends the start; the topic is made when the first record comes.
 
+use crate::cli::Failure;
 use meridian_audit::{AuditConfig, AuditLog, AuditTopic, BoxFuture};
 use meridian_broker::BrokerService;
 use meridian_broker::service::Appender;
@@ -10,7 +11,7 @@ use meridian_registry::{Registry, RegistryError};
 use meridian_settings::{Key, Settings};
 use meridian_types::TopicName;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,36 +21,37 @@ const TOPIC: &str = "persistent://pulsar/system/audit";
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Starts the log; `None` if it is switched off.
+///
+/// # Errors
+/// The file can't be written.
 pub fn start(
     settings: &Settings,
-    data_dir: &Path,
+    data_dir: Option<&Path>,
     metrics: &prometheus::Registry,
-    node: &str,
-) -> Option<Arc<AuditLog>> {
+    service: &Arc<BrokerService>,
+) -> Result<Option<Arc<AuditLog>>, Failure> {
     if !settings.switch(Key::AuditEnabled) {
-        return None;
+        return Ok(None);
     }
-    let file = match settings.text(Key::AuditLogFile) {
-        "" => data_dir.join("audit").join("audit.log"),
+    let file: PathBuf = match settings.text(Key::AuditLogFile) {
+        "" => data_dir.unwrap_or(Path::new(".")).join("audit").join("audit.log"),
         path => path.into(),
     };
+    let shown = file.display().to_string();
     let config = AuditConfig {
         region: settings.text(Key::ClusterName).to_owned(),
-        node: node.to_owned(),
+        node: service.ownership().me().id.clone(),
         file,
         file_bytes: settings.count(Key::AuditLogMaxFileSizeMB).max(1) << 20,
         queue: usize::try_from(settings.count(Key::AuditQueueSize)).unwrap_or(usize::MAX).clamp(1, 1 << 20),
     };
-    Some(AuditLog::start(config, metrics))
-}
-
-/// Publishes the records, too, if that is wanted.
-pub fn publish(log: &AuditLog, service: &Arc<BrokerService>, settings: &Settings) {
-    let Ok(topic) = TopicName::parse(TOPIC) else { return };
+    let log = AuditLog::start(config, metrics).map_err(|error| format!("auditLogFile={shown}: {error}"))?;
     if settings.switch(Key::AuditTopicEnabled) {
+        let topic = TopicName::parse(TOPIC)?;
         let appender = Appender::new(service, topic.clone(), BTreeMap::new());
         log.set_topic(Arc::new(Published { appender, topic, registry: service.registry().clone() }));
     }
+    Ok(Some(log))
 }
 
 /// Writes what is there and ends.

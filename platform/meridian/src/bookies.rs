@@ -7,6 +7,7 @@
 
 use crate::cli::Failure;
 use crate::config::storage::{self, Seat};
+use crate::config::storage_tls;
 use meridian_bookie::{DiskState, LocalBookie};
 use meridian_bookie_api::control::serve_control;
 use meridian_bookie_api::{Bookie, ServeConfig, serve_data};
@@ -120,7 +121,8 @@ impl OwnBookies {
         let bookie = self.all.first().ok_or("there is no bookie to serve")?.clone();
         let (data, control) = ports;
         let registration = self.registration(settings, data.local_addr()?, control.local_addr()?);
-        let serving = ServeConfig::default();
+        let tls = storage_tls::server(settings)?;
+        let serving = ServeConfig { tls: tls.clone(), ..ServeConfig::default() };
         let (behind_data, behind_control) = (bookie.clone(), bookie.clone());
         let mut tasks = vec![
             tokio::spawn(async move {
@@ -129,7 +131,7 @@ impl OwnBookies {
                 }
             }),
             tokio::spawn(async move {
-                if let Err(error) = serve_control(control, behind_control).await {
+                if let Err(error) = serve_control(control, behind_control, tls).await {
                     tracing::error!(%error, "the control port is not served any more");
                 }
             }),

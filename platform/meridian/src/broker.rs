@@ -4,6 +4,7 @@
 //! first, then topics close.
 //! Failure: an error before it runs ends the start.
 
+use crate::audit;
 use crate::cli::Failure;
 use crate::config::broker as broker_config;
 use crate::config::ownership::region;
@@ -15,6 +16,7 @@ use crate::region_link;
 use crate::role::Role;
 use crate::storage_desk::StorageDesk;
 use meridian_admin::{AdminState, LiveSettings};
+use meridian_audit::AuditLog;
 use meridian_autorecovery::Desk;
 use meridian_broker::failover::SharedStates;
 use meridian_broker::replication::{Linker, RegionLinker};
@@ -29,6 +31,7 @@ use meridian_settings::{Key, Settings};
 use meridian_topic::BrokerLimits;
 use meridian_types::NamespaceName;
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
@@ -47,6 +50,7 @@ const IN_FORCE_LOOK: Duration = Duration::from_millis(10);
 pub struct Broker {
     service: Arc<BrokerService>,
     link: Arc<RegionLink>,
+    audit: Option<Arc<AuditLog>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -55,9 +59,17 @@ impl Broker {
     ///
     /// # Errors
     /// What is missing below it, or in the settings.
-    pub async fn start(role: Role, settings: &Settings, floors: &Floors, ports: &mut Ports) -> Result<Self, Failure> {
+    pub async fn start(
+        role: Role,
+        settings: &Settings,
+        floors: &Floors,
+        ports: &mut Ports,
+        data_dir: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let link = region_link::link(settings)?;
         let (service, admin) = build(role, settings, floors, &ports.at).await?;
+        let audit = audit::start(settings, data_dir, &floors.metrics, &service)?;
+        let admin = AdminState { audit: audit.clone(), ..admin };
         service.attach_link(
             link.clone(),
             region_link::url(&link, broker_config::advertised_host(settings), ports.at.region_link),
@@ -76,7 +88,7 @@ impl Broker {
         }
         let (live, followed) = (admin.live.clone(), service.clone());
         tasks.push(tokio::spawn(async move { live.follow(&followed).await }));
-        Ok(Self { service, link, tasks })
+        Ok(Self { service, link, audit, tasks })
     }
 
     /// Accepts nothing more.
@@ -87,8 +99,9 @@ impl Broker {
         self.link.set_peers([]);
     }
 
-    /// Closes the topics (W2).
+    /// Writes the last records and closes the topics (W2).
     pub async fn end(&self) {
+        audit::close(self.audit.as_ref()).await;
         if let Err(error) = self.service.shut_down().await {
             tracing::warn!(%error, "not every topic closed cleanly; the next start recovers it");
         }

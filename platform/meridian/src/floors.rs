@@ -8,9 +8,11 @@ use crate::bookies::{OwnBookies, Served};
 use crate::cli::Failure;
 use crate::cluster::identity::ClusterIdentity;
 use crate::config::storage::{self, Seat};
+use crate::config::storage_tls;
 use crate::ports::Ports;
 use crate::role::Role;
 use crate::store::{self, StoreMetrics, StoreUrl};
+use meridian_bookie_api::RemoteConfig;
 use meridian_ledger::{BookieDirectory, LedgerClient, WatchedBookies};
 use meridian_managed_ledger::{CacheSettings, ManagedLedgers};
 use meridian_metadata::SharedStore;
@@ -78,7 +80,11 @@ impl Floors {
         };
         let directory: Arc<dyn BookieDirectory> = match role {
             Role::Standalone => bookies.clone(),
-            _ => WatchedBookies::open(store.clone(), bookies.handed(), storage::connections(settings)).await?,
+            _ => {
+                let tls = storage_tls::client(settings)?;
+                let remote = RemoteConfig { tls, ..storage::connections(settings) };
+                WatchedBookies::open(store.clone(), bookies.handed(), remote).await?
+            }
         };
         let ledgers = Arc::new(LedgerClient::new(store.clone(), directory, storage::ledgers(settings)?));
         Ok(Self { store, bookies, served, metrics, ledgers })

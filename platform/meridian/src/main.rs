@@ -6,8 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod audit;
 mod apply;
+mod audit;
 mod bookie;
 mod bookies;
 mod broker;

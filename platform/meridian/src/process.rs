@@ -79,7 +79,7 @@ async fn serve(role: Role, args: &ProcessArgs, settings: &Settings, begun: Insta
     let mut ports = Ports::bind(role, settings)?;
     let floors = Arc::new(Floors::build(role, settings, args.data_dir.as_deref(), &mut ports).await?);
     let broker = match role.has_broker() {
-        true => Some(Broker::start(role, settings, &floors, &mut ports).await?),
+        true => Some(Broker::start(role, settings, &floors, &mut ports, args.data_dir.as_deref()).await?),
         false => None,
     };
     let tasks = background(role, settings, &floors, &mut ports);

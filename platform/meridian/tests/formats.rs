@@ -34,6 +34,8 @@ const FORMATS: &[(&str, &str)] = &[
     ("Stamps", "regions/topology/src/stamp.rs"),
     ("What regions share", "regions/topology/src/object.rs"),
     ("Schemas", "platform/broker/src/schema/record.rs"),
+    ("Audit records", "tenancy/audit/src/record.rs"),
+    ("Quotas, leases and usage", "tenancy/quotas/src/record.rs"),
     ("Live settings", "platform/broker/src/live.rs"),
 ];
 

@@ -382,6 +382,9 @@ settings! {
     AuditLogMaxFileSizeMB: "auditLogMaxFileSizeMB", Kind::Count, "64", false, "A file of that many MiB gets the time behind its name, and a new one is begun; none is deleted.";
     AuditTopicEnabled: "auditTopicEnabled", Kind::Switch, "true", false, "Publish the records to `persistent://pulsar/system/audit`, too.";
     AuditQueueSize: "auditQueueSize", Kind::Count, "10000", false, "Records that wait to be written at most; above, changes are refused: none is made that would not be recorded.";
+    BookkeeperTLSCertificateFilePath: "bookkeeperTLSCertificateFilePath", Kind::Path, "", true, "Certificate chain between brokers and bookies, shown by both sides, PEM; with it both ports of a bookie speak TLS only, and only with who shows a certificate of the authorities below.";
+    BookkeeperTLSKeyFilePath: "bookkeeperTLSKeyFilePath", Kind::Path, "", true, "Its private key, PEM.";
+    BookkeeperTLSTrustCertsFilePath: "bookkeeperTLSTrustCertsFilePath", Kind::Path, "", true, "Authorities that brokers and bookies check each other against, PEM.";
     BrokerShutdownTimeoutMs: "brokerShutdownTimeoutMs", Kind::Millis, "60000", true, "A shutdown that takes longer ends at once.";
     NumIOThreads: "numIOThreads", Kind::Count, "0", true, "Threads of the process; 0 = one per core.";
     LogFormat: "logFormat", Kind::Choice(&["text", "json"]), "text", false, "Form of log lines.";

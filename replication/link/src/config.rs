@@ -2,7 +2,7 @@
 
 use crate::error::LinkError;
 use std::fmt;
-use tonic::transport::{Certificate, ClientTlsConfig, Identity, ServerTlsConfig};
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 /// Largest message, both ways: a batch of objects or a part of a listing.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -108,11 +108,16 @@ impl LinkTls {
             .timeout(std::time::Duration::from_secs(10))
     }
 
-    pub(crate) fn client(&self, host: &str) -> ClientTlsConfig {
-        ClientTlsConfig::new()
-            .domain_name(host)
-            .ca_certificate(Certificate::from_pem(&self.authorities))
-            .identity(Identity::from_pem(&self.certificate, &self.key))
+    pub(crate) fn certificate(&self) -> &[u8] {
+        &self.certificate
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    pub(crate) fn authorities(&self) -> &[u8] {
+        &self.authorities
     }
 }
 

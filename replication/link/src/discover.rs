@@ -1,12 +1,15 @@
 //! Asks a peer's web service for the address of its control link.
 //!
-//! Invariants: the answer is bounded in size and time; an address without TLS is never taken from it: who wants that
+//! Invariants: a service by TLS is asked by TLS, checked against the authorities of the link; the answer is bounded in size and time; an address without TLS is never taken from it: who wants that
 //! writes it down.
 //! Failure: a sentence that says what was asked and answered.
 //! Must never know: any other call of that service.
 
+use crate::config::LinkTls;
+use crate::secure;
 use meridian_topology::{Endpoint, HostPort};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Where a region says its link's address.
@@ -27,28 +30,52 @@ pub(crate) enum Discovered {
 ///
 /// # Errors
 /// It did not answer.
-pub(crate) async fn ask(web: &Endpoint) -> Result<Discovered, String> {
-    if web.tls {
-        let why = "its web service is reached by TLS only and is not asked: write regionLinkUrl into its cluster entry";
-        return Ok(Discovered::None(why.to_owned()));
-    }
+pub(crate) async fn ask(web: &Endpoint, tls: Option<&LinkTls>) -> Result<Discovered, String> {
+    let config = match (web.tls, tls) {
+        (false, _) => None,
+        (true, Some(tls)) => Some(secure::client(tls, &[b"http/1.1"])?),
+        (true, None) => {
+            let why = "its web service is reached by TLS only, and there are no authorities to check it against: set \
+                       regionLinkTrustCertsFilePath with the link's certificate, or write regionLinkUrl into its cluster entry";
+            return Ok(Discovered::None(why.to_owned()));
+        }
+    };
+    let scheme = if web.tls { "https" } else { "http" };
     let mut last = String::new();
     for address in &web.addresses {
-        match get(address).await {
+        match get(address, config.clone()).await {
             Ok((status, body)) => return Ok(read(status, &body)),
-            Err(error) => last = format!("http://{address}{PATH}: {error}"),
+            Err(error) => last = format!("{scheme}://{address}{PATH}: {error}"),
         }
     }
     Err(last)
 }
 
-async fn get(address: &HostPort) -> Result<(u16, Vec<u8>), String> {
+async fn get(address: &HostPort, tls: Option<Arc<rustls::ClientConfig>>) -> Result<(u16, Vec<u8>), String> {
     let text = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(text)?;
+    match tls {
+        None => exchange(address, TcpStream::connect((address.host.as_str(), address.port)).await.map_err(text)?).await,
+        Some(config) => {
+            let stream = secure::connect(config, &address.host, address.port).await.map_err(text)?;
+            exchange(address, stream).await
+        }
+    }
+}
+
+async fn exchange(
+    address: &HostPort,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+) -> Result<(u16, Vec<u8>), String> {
+    let text = |error: std::io::Error| error.to_string();
     let request = format!("GET {PATH} HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n\r\n");
     stream.write_all(request.as_bytes()).await.map_err(text)?;
     let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await.map_err(text)?;
+    match stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await {
+        Ok(_) => {}
+        // Over TLS many servers close without a good-bye.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && !answer.is_empty() => {}
+        Err(error) => return Err(error.to_string()),
+    }
     split(&answer).ok_or_else(|| "the answer is not HTTP".to_owned())
 }
 

@@ -23,6 +23,7 @@ mod discover;
 mod error;
 mod link;
 mod peer;
+mod secure;
 mod server;
 mod status;
 mod sync;

@@ -11,6 +11,7 @@ use crate::link::{Context, RegionLink, wall_ms};
 use crate::peer::{REGION, capabilities};
 use crate::proto::region_link_server::{RegionLink as Service, RegionLinkServer};
 use crate::proto::{self, ack_up};
+use crate::secure;
 use crate::sync::sink;
 use std::future::Future;
 use std::net::TcpListener;
@@ -62,7 +63,8 @@ impl LinkService {
         &self.link.context
     }
 
-    /// The caller's region, if it may call (N1). With TLS the transport has let in nobody without a certificate.
+    /// The caller's region, if it may call (N1). With TLS the transport has let in nobody without a certificate, and the
+    /// certificate is the region's (N5).
     fn admit<T>(&self, request: &Request<T>) -> Result<String, Status> {
         let region = request.metadata().get(REGION).and_then(|value| value.to_str().ok());
         let region = region.ok_or_else(|| Status::unauthenticated(format!("a call without {REGION}")))?;
@@ -82,6 +84,18 @@ impl LinkService {
                 status.last_refusal = Some(why.clone());
             });
             return Err(Status::permission_denied(why));
+        }
+        if self.link.encrypted() {
+            let shown = request.peer_certs();
+            let shown = shown.as_ref().and_then(|chain| chain.first());
+            if let Err(why) = secure::is_of_region(shown, region) {
+                tracing::warn!(region, why, "a call on the control link is refused");
+                self.context().note(region, |status| {
+                    status.calls_refused += 1;
+                    status.last_refusal = Some(why.clone());
+                });
+                return Err(Status::permission_denied(why));
+            }
         }
         self.context().note(region, |_| {});
         Ok(region.to_owned())

@@ -99,6 +99,21 @@ async fn both_sides_need_a_certificate_that_the_other_trusts() {
     deceived.set_peers([("east".to_owned(), given(east.at, "https"))]);
     until("an untrusted server", || error(&deceived, "east").contains("certificate")).await;
 
+    let impostor = link("west", Some(tls("east", "authority")), times());
+    impostor.set_peers([("east".to_owned(), given(east.at, "https"))]);
+    until("a caller with another region's certificate", || {
+        error(&impostor, "east").contains("the certificate is not of region west")
+    })
+    .await;
+
+    let disguised = serve(link("east", Some(tls("west", "authority")), times()));
+    let wary = link("west", Some(tls("west", "authority")), times());
+    wary.set_peers([("east".to_owned(), given(disguised.at, "https"))]);
+    until("a server with another region's certificate", || {
+        error(&wary, "east").contains("the certificate is not of region east")
+    })
+    .await;
+
     let plain = link("west", None, times());
     plain.set_peers([("east".to_owned(), given(east.at, "http"))]);
     until("no TLS", || state(&plain, "east") == PeerState::Disconnected).await;

@@ -20,6 +20,11 @@ impl AuditFile {
         Self { path: path.to_owned(), max_bytes: max_bytes.max(1 << 16), open: None }
     }
 
+    /// Whether the file can be written; made if absent.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        self.open().map(drop)
+    }
+
     /// Appends lines; durable when it returns. After an error the same lines may come again.
     pub(crate) fn append(&mut self, lines: &str, now_ms: u64) -> io::Result<()> {
         let outcome = self.try_append(lines, now_ms);

@@ -9,6 +9,7 @@ use crate::record::{Record, VERSION};
 use bytes::Bytes;
 use meridian_types::{Classify, ErrorClass};
 use std::future::Future;
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -117,20 +118,25 @@ fn now_ms() -> u64 {
 
 impl AuditLog {
     /// Starts the task that writes. Within a tokio runtime.
-    pub fn start(config: AuditConfig, registry: &prometheus::Registry) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn start(config: AuditConfig, registry: &prometheus::Registry) -> io::Result<Arc<Self>> {
+        let file = AuditFile::new(&config.file, config.file_bytes);
+        file.check()?;
         let (queue, records) = mpsc::channel(config.queue.max(1));
         let metrics = Arc::new(Metrics::new(registry));
         let (topic, ending) = (watch::channel(None).0, watch::channel(false).0);
         let writer = Writer {
             records,
-            file: Some(AuditFile::new(&config.file, config.file_bytes)),
+            file: Some(file),
             metrics: metrics.clone(),
             topic: topic.subscribe(),
             ending: ending.subscribe(),
         };
         let task = Mutex::new(Some(tokio::spawn(writer.run())));
         let started_ms = now_ms();
-        Arc::new(Self { config, started_ms, number: AtomicU64::new(0), queue, metrics, topic, task, ending })
+        Ok(Arc::new(Self { config, started_ms, number: AtomicU64::new(0), queue, metrics, topic, task, ending }))
     }
 
     /// Hands records to a topic, too, from now on.
@@ -318,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn a_place_becomes_one_record_in_file_and_topic() {
         let dir = tempfile::tempdir().unwrap();
-        let log = AuditLog::start(config(&dir, 8), &prometheus::Registry::new());
+        let log = AuditLog::start(config(&dir, 8), &prometheus::Registry::new()).unwrap();
         let topic = Arc::new(Kept { refuses: AtomicU64::new(1), ..Kept::default() });
         log.set_topic(topic.clone());
         let mut place = log.reserve().unwrap();
@@ -343,7 +349,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_place_there_is_no_change() {
         let dir = tempfile::tempdir().unwrap();
-        let log = AuditLog::start(config(&dir, 2), &prometheus::Registry::new());
+        let log = AuditLog::start(config(&dir, 2), &prometheus::Registry::new()).unwrap();
         let (first, second) = (log.reserve().unwrap(), log.reserve().unwrap());
         let full = log.reserve().err().unwrap();
         assert!(full.to_string().contains("auditQueueSize"), "{full}");
@@ -356,8 +362,10 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_can_not_be_written_holds_changes_up_and_loses_none() {
         let dir = tempfile::tempdir().unwrap();
+        let log = AuditLog::start(config(&dir, 2), &prometheus::Registry::new()).unwrap();
+        std::fs::remove_file(dir.path().join("audit.log")).unwrap();
         std::fs::create_dir(dir.path().join("audit.log")).unwrap();
-        let log = AuditLog::start(config(&dir, 2), &prometheus::Registry::new());
+        assert!(AuditLog::start(config(&dir, 2), &prometheus::Registry::new()).is_err(), "it would be no start");
         for _ in 0..2 {
             log.reserve().unwrap().end(200, None);
         }

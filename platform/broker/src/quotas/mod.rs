@@ -18,7 +18,7 @@ pub use node::ReplicationLimit;
 
 use crate::error::BrokerError;
 use crate::service::{BrokerService, is_system_topic};
-use meridian_policy::quota::{Bound, Limit, Place};
+use meridian_policy::quota::{Bound, Exceeded, Limit, Place};
 use meridian_quotas::{LeaseConfig, Leases, Need, QuotaBook, QuotaError};
 use meridian_registry::Registry;
 use meridian_topic::LimitsAbove;
@@ -169,6 +169,22 @@ impl Quotas {
             tracing::debug!(%error, "a leased quota could not be given back");
         }
         self.put_all_rates();
+    }
+
+    /// Leases room for one more of what a place has no room for here.
+    pub(crate) async fn ask_for_more(&self, exceeded: &Exceeded) {
+        let Some(leases) = &self.leases else { return };
+        let bound = &exceeded.bound;
+        let need = Need {
+            limit: bound.limit,
+            place: bound.place.clone(),
+            total: bound.value,
+            demand: exceeded.used + 1,
+            in_use: exceeded.used,
+        };
+        if let Err(error) = leases.renew(&need, crate::service::now_ms()).await {
+            tracing::debug!(place = %bound.place, %error, "a quota could not be leased");
+        }
     }
 
     fn needs(&self) -> Vec<Need> {

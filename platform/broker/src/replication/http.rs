@@ -2,18 +2,22 @@
 //!
 //! Regions that share a control link bring partition counts over by it; this is for those that do not.
 //! Invariants: time and size of the answer are bounded; a token leaves only if the entry names one.
-//! Failure: a sentence that says what was asked and answered. An admin service by TLS is not called.
+//! Failure: a sentence that says what was asked and answered.
 //! Must never know: links.
 
 use meridian_client::Credentials;
+use meridian_identity::tls::{ClientFiles, client_config};
 use meridian_policy::ClusterData;
 use meridian_replicator::TopicMaker;
 use meridian_topic::api::BoxFuture;
 use meridian_types::TopicName;
+use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -44,15 +48,23 @@ pub async fn status_at(url: &str, path: &str, limit: Duration) -> Result<u16, St
 
 impl RemoteAdmin {
     async fn call(&self, method: &str, path: &str, body: &str) -> Result<u16, String> {
-        let url = self.cluster.service_url.as_deref().filter(|url| !url.is_empty());
-        let url = url.ok_or("the entry of the cluster has no serviceUrl, so the topic can't be made there")?;
+        let (url, is_tls) = address_of(&self.cluster)?;
         let (host, token) = (authority(url)?, bearer(&self.cluster));
-        let answer = tokio::time::timeout(CALL_LIMIT, send(method, &host, path, token.as_deref(), body)).await;
+        let call = async {
+            let text = |error: std::io::Error| error.to_string();
+            let request = request(method, &host, path, token.as_deref(), body);
+            match is_tls {
+                false => send(TcpStream::connect(&host).await.map_err(text)?, &request).await,
+                true => send(secured(&self.cluster, &host).await?, &request).await,
+            }
+        };
+        let answer = tokio::time::timeout(CALL_LIMIT, call).await;
         let status = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", CALL_LIMIT.as_secs())));
-        match status.map_err(|error| format!("{method} http://{host}{path}: {error}"))? {
+        let scheme = if is_tls { "https" } else { "http" };
+        match status.map_err(|error| format!("{method} {scheme}://{host}{path}: {error}"))? {
             // There already is as good as made: shapes are compared after it.
             done @ (200..300 | CONFLICT) => Ok(done),
-            other => Err(format!("{method} http://{host}{path}: answered {other}")),
+            other => Err(format!("{method} {scheme}://{host}{path}: answered {other}")),
         }
     }
 
@@ -79,13 +91,48 @@ impl TopicMaker for RemoteAdmin {
     }
 }
 
+/// The admin service, and whether it is reached by TLS: if the entry asks for it, or has no other.
+fn address_of(cluster: &ClusterData) -> Result<(&str, bool), String> {
+    let set = |url: &'_ Option<String>| url.as_deref().filter(|url| !url.is_empty()).map(str::to_owned).is_some();
+    let (plain, tls) = (set(&cluster.service_url), set(&cluster.service_url_tls));
+    match (cluster.broker_client_tls_enabled && tls || !plain && tls, plain) {
+        (true, _) => Ok((cluster.service_url_tls.as_deref().unwrap_or_default(), true)),
+        (false, true) => Ok((cluster.service_url.as_deref().unwrap_or_default(), false)),
+        (false, false) => {
+            Err("the entry of the cluster has no serviceUrl, so the topic can't be made there".to_owned())
+        }
+    }
+}
+
+/// A connection whose server was checked against the authorities of the entry.
+async fn secured(cluster: &ClusterData, host: &str) -> Result<TlsStream<TcpStream>, String> {
+    let file = |path: &Option<String>| path.clone().unwrap_or_default();
+    let files = ClientFiles {
+        trust: file(&cluster.broker_client_trust_certs_file_path),
+        certificate: file(&cluster.broker_client_certificate_file_path),
+        key: file(&cluster.broker_client_key_file_path),
+        ..ClientFiles::default()
+    };
+    if files.trust.is_empty() {
+        let text = "its admin service is reached by TLS, and the entry names no brokerClientTrustCertsFilePath to check it against";
+        return Err(text.to_owned());
+    }
+    let config = tokio::task::spawn_blocking(move || client_config("brokerClientTrustCertsFilePath", &files)).await;
+    let config = config.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).to_owned();
+    let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
+    let stream = TcpStream::connect(host).await.map_err(|error| error.to_string())?;
+    TlsConnector::from(config).connect(name, stream).await.map_err(|error| error.to_string())
+}
+
 /// The first `host:port` of an address.
 fn authority(url: &str) -> Result<String, String> {
-    let rest = url.strip_prefix("http://").ok_or("the admin service of the cluster is reached by TLS only")?;
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("serviceUrl {url} is no address"))?;
+    let port = if scheme == "https" { 443 } else { 80 };
     let hosts = rest.split('/').next().unwrap_or_default();
     let first = hosts.split(',').next().filter(|host| !host.is_empty());
     let first = first.ok_or_else(|| format!("serviceUrl {url} names no host"))?;
-    Ok(if first.contains(':') { first.to_owned() } else { format!("{first}:80") })
+    Ok(if first.contains(':') { first.to_owned() } else { format!("{first}:{port}") })
 }
 
 fn path_of(topic: &TopicName) -> String {
@@ -109,17 +156,23 @@ fn bearer(cluster: &ClusterData) -> Option<String> {
     }
 }
 
-async fn send(method: &str, host: &str, path: &str, bearer: Option<&str>, body: &str) -> Result<u16, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect(host).await.map_err(text)?;
+fn request(method: &str, host: &str, path: &str, bearer: Option<&str>, body: &str) -> String {
     let authorization = bearer.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let request = format!(
+    format!(
         "{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\n{authorization}Content-Length: {}\r\n\r\n{body}",
         body.len()
-    );
-    stream.write_all(request.as_bytes()).await.map_err(text)?;
+    )
+}
+
+async fn send(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Result<u16, String> {
+    stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
     let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await.map_err(text)?;
+    match stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await {
+        Ok(_) => {}
+        // Over TLS many servers close without a good-bye.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && !answer.is_empty() => {}
+        Err(error) => return Err(error.to_string()),
+    }
     status_of(&answer).ok_or_else(|| "the answer is not HTTP".to_owned())
 }
 
@@ -137,7 +190,17 @@ mod tests {
         assert_eq!(authority("http://east:8080/").unwrap(), "east:8080");
         assert_eq!(authority("http://a:1,b:2").unwrap(), "a:1");
         assert_eq!(authority("http://east").unwrap(), "east:80");
-        assert!(authority("https://east:8443").is_err());
+        assert_eq!(authority("https://east").unwrap(), "east:443");
+        assert!(authority("east").is_err());
+        let plain = ClusterData { service_url: Some("http://e:1".into()), ..ClusterData::default() };
+        assert_eq!(address_of(&plain), Ok(("http://e:1", false)));
+        let both = ClusterData { service_url_tls: Some("https://e:2".into()), ..plain.clone() };
+        assert_eq!(address_of(&both), Ok(("http://e:1", false)));
+        let asked = ClusterData { broker_client_tls_enabled: true, ..both.clone() };
+        assert_eq!(address_of(&asked), Ok(("https://e:2", true)));
+        let only = ClusterData { service_url: None, ..both };
+        assert_eq!(address_of(&only), Ok(("https://e:2", true)));
+        assert!(address_of(&ClusterData::default()).is_err());
         assert!(authority("http:///").is_err());
         let topic = TopicName::parse("persistent://t/n/a b").unwrap();
         assert_eq!(path_of(&topic), "/admin/v2/persistent/t/n/a%20b");

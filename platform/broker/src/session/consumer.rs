@@ -115,7 +115,7 @@ impl Session {
             self.send_moved(ResourceType::Consumer, request.consumer_id, &self.service.address_of(&to));
             return Err(BrokerError::NotReady(format!("the topic is served in region {to}")));
         }
-        let counted = self.count_client(Limit::Consumers, &name)?;
+        let counted = self.count_client(Limit::Consumers, &name).await?;
         let topic = self.service.topic(&name, create).await?;
         if request.durable() {
             self.service.check_subscription_quota(&name, &request.subscription)?;

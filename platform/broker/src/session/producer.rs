@@ -140,7 +140,7 @@ impl Session {
         self.check_region(&name, request)?;
         let counted = match is_link(request.producer_name()) {
             true => None,
-            false => Some(self.count_client(Limit::Producers, &name)?),
+            false => Some(self.count_client(Limit::Producers, &name).await?),
         };
         let topic = self.service.topic(&name, Create::IfAllowed).await?;
         if let Some(subscription) = request.initial_subscription_name.as_deref().filter(|name| !name.is_empty()) {

@@ -4,6 +4,7 @@ pub mod autorecovery;
 pub mod broker;
 pub mod ownership;
 pub mod storage;
+pub mod storage_tls;
 
 use crate::cli::{Failure, SettingsArgs};
 use crate::role::Role;

@@ -13,6 +13,7 @@ use crate::discover::{self, Discovered};
 use crate::link::{Context, wall_ms};
 use crate::proto;
 use crate::proto::region_link_client::RegionLinkClient;
+use crate::secure;
 use crate::status::{PeerState, PeerStatus};
 use meridian_topology::{Endpoint, LinkAddress};
 use parking_lot::Mutex;
@@ -163,7 +164,7 @@ async fn attempt(context: &Arc<Context>, peer: &Arc<Peer>, address: &LinkAddress
         LinkAddress::None => return Ended::NoLink("its cluster entry has no address to ask".to_owned()),
         LinkAddress::Ask(web) => {
             let limit = Duration::from_millis(context.config.times.connect_ms);
-            match tokio::time::timeout(limit, discover::ask(web)).await {
+            match tokio::time::timeout(limit, discover::ask(web, context.config.tls.as_ref())).await {
                 Ok(Ok(Discovered::Link(endpoint))) => endpoint,
                 Ok(Ok(Discovered::None(why))) => return Ended::NoLink(why),
                 Ok(Err(error)) => return Ended::Failed(error),
@@ -192,27 +193,36 @@ async fn dial(context: &Context, peer: &Peer, endpoint: &Endpoint) -> Result<Cli
         let scheme = if endpoint.tls { "https" } else { "http" };
         let url = format!("{scheme}://{at}");
         peer.note(|status| status.address = Some(url.clone()));
-        let mut channel = Channel::from_shared(url.clone())
+        // With TLS the connector speaks it: the library would refuse an https address without its own.
+        let channel = Channel::from_shared(format!("http://{at}"))
             .map_err(|error| format!("{url}: {error}"))?
             .connect_timeout(Duration::from_millis(times.connect_ms))
             .tcp_nodelay(true)
             .http2_keep_alive_interval(Duration::from_millis(times.beat_ms))
             .keep_alive_timeout(Duration::from_millis(times.beat_timeout_ms))
             .keep_alive_while_idle(true);
-        match (endpoint.tls, &context.config.tls) {
+        // The limit covers TLS, too.
+        let limit = Duration::from_millis(times.connect_ms * 2);
+        let connected = match (endpoint.tls, &context.config.tls) {
             (true, Some(tls)) => {
-                channel = channel.tls_config(tls.client(&at.host)).map_err(|error| explained(&url, &error))?;
+                let config = secure::client(tls, &[b"h2"])?;
+                let (host, port, region) = (at.host.clone(), at.port, peer.name.clone());
+                let connector = tower::service_fn(move |_| {
+                    secure::connect_to_region(config.clone(), host.clone(), port, region.clone())
+                });
+                tokio::time::timeout(limit, channel.connect_with_connector(connector)).await
             }
             (true, None) => {
                 return Err(format!(
                     "{url}: TLS needs regionLinkTlsCertificateFilePath, …KeyFilePath and regionLinkTrustCertsFilePath"
                 ));
             }
-            (false, _) => tracing::warn!(region = peer.name, url, "the control link is not encrypted"),
-        }
-        // The limit covers TLS, too.
-        let limit = Duration::from_millis(times.connect_ms * 2);
-        match tokio::time::timeout(limit, channel.connect()).await {
+            (false, _) => {
+                tracing::warn!(region = peer.name, url, "the control link is not encrypted");
+                tokio::time::timeout(limit, channel.connect()).await
+            }
+        };
+        match connected {
             Ok(Ok(channel)) => {
                 let limit = crate::config::MAX_MESSAGE_BYTES;
                 return Ok(Client::new(channel).max_decoding_message_size(limit).max_encoding_message_size(limit));
