@@ -4,7 +4,9 @@ import time
 
 import pulsar
 import pytest
+import requests
 
+from cluster import Cluster
 from region import wait_until
 from secured import Keys, bearer, with_tokens
 
@@ -288,3 +290,45 @@ def test_b117_a_resource_group_binds_the_namespaces_that_name_it(region, client)
         producers[0].send_async(b"x", None)
     producers[0].flush()
     assert time.monotonic() - begun < 3
+
+
+def test_a_rate_binds_over_three_brokers_and_a_crash_mints_no_budget(tmp_path):
+    cluster = Cluster(tmp_path / "c", brokers=3, bookies=3)
+    try:
+        cluster.start()
+        web = cluster.brokers[0].web
+        put = lambda path, body: requests.put(web + path, json=body, timeout=20)
+        assert put("/admin/v2/tenants/wide", {"allowedClusters": ["west"]}).status_code == 204
+        assert put("/admin/v2/namespaces/wide/n", {"bundles": {"numBundles": 12}}).status_code == 204
+        assert put(f"{QUOTAS}/tenants/wide", {"publishMessagesPerSecond": 300, "producers": 20}).status_code == 204
+        client = cluster.client()
+        producers = [client.create_producer(f"persistent://wide/n/t{number}", batching_enabled=False, max_pending_messages=20,
+                                            block_if_queue_full=True) for number in range(12)]
+        confirmed, lock, stop = [], threading.Lock(), threading.Event()
+
+        def run(producer):
+            while not stop.is_set():
+                try:
+                    producer.send(b"x")
+                    with lock:
+                        confirmed.append(time.monotonic())
+                except pulsar.PulsarException:
+                    time.sleep(0.1)
+        threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in producers]
+        [thread.start() for thread in threads]
+        time.sleep(6)
+
+        def rate(seconds):
+            begun = time.monotonic()
+            time.sleep(seconds)
+            with lock:
+                return sum(begun <= at < begun + seconds for at in confirmed) / seconds
+        steady = rate(10)
+        assert 300 * 0.85 <= steady <= 300 * 1.05, steady
+        cluster.brokers[2].kill()
+        after = rate(8)
+        assert after <= 300 * 1.05, after
+        stop.set()
+        print(f"asked without end: {steady:.0f} messages/s of 300 over three brokers, {after:.0f} while one is gone")
+    finally:
+        cluster.close()

@@ -9,6 +9,7 @@ import pulsar
 import pytest
 import requests
 
+from cluster import Cluster
 from region import Region, wait_until
 from secured import Keys, bearer, with_tls, with_tokens
 
@@ -270,3 +271,38 @@ def test_tokens_over_tls(make_region, keys, certs):
     client = secure_client(region, certs, authentication=pulsar.AuthenticationToken(keys.token("admin")))
     assert produces(client)
     assert not produces(secure_client(region, certs, authentication=pulsar.AuthenticationToken("x.y.z")))
+
+
+def test_brokers_and_bookies_speak_tls_with_each_other_only(tmp_path, keys, certs):
+    files = {"Certificate": "server.pem", "Key": "server.key", "TrustCerts": "ca.pem"}
+    cluster = Cluster(tmp_path / "c", brokers=1, bookies=3, **{f"bookkeeperTLS{name}FilePath": certs / file for name, file in files.items()})
+    try:
+        cluster.start()
+        client = cluster.client()
+        topic = "persistent://public/default/tls"
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic)
+        for number in range(100):
+            producer.send(str(number).encode())
+        assert [int(consumer.receive(20_000).data()) for _ in range(100)] == list(range(100))
+        client.close()
+        for port in ("bookie_port", "bookie_control_port"):
+            address = ("127.0.0.1", cluster.bookies[0].ready[port])
+            # Without TLS nothing but an alert is answered.
+            with socket.create_connection(address) as plain:
+                plain.settimeout(15)
+                plain.sendall(b"\x00" * 64)
+                assert plain.recv(100)[:1] in (b"", b"\x15")
+            # With TLS and no certificate, or one of another authority, nobody is let in.
+            theirs = Keys(tmp_path / f"theirs-{port}").certificates("x")
+            for shown in (None, theirs):
+                context = ssl.create_default_context(cafile=str(certs / "ca.pem"))
+                if shown:
+                    context.load_cert_chain(shown / "x.pem", shown / "x.key")
+                with socket.create_connection(address) as raw, pytest.raises((ssl.SSLError, ConnectionError)):
+                    with context.wrap_socket(raw, server_hostname="127.0.0.1") as tls:
+                        tls.sendall(b"\x00" * 64)
+                        if tls.recv(100) == b"":
+                            raise ConnectionResetError
+    finally:
+        cluster.close()
