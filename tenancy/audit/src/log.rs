@@ -127,14 +127,25 @@ impl AuditLog {
         let (queue, records) = mpsc::channel(config.queue.max(1));
         let metrics = Arc::new(Metrics::new(registry));
         let (topic, ending) = (watch::channel(None).0, watch::channel(false).0);
+        let (lines, published) = mpsc::channel(config.queue.max(1));
         let writer = Writer {
             records,
             file: Some(file),
             metrics: metrics.clone(),
             topic: topic.subscribe(),
+            lines,
             ending: ending.subscribe(),
         };
-        let task = Mutex::new(Some(tokio::spawn(writer.run())));
+        let publisher = Publisher {
+            lines: published,
+            metrics: metrics.clone(),
+            topic: topic.subscribe(),
+            ending: ending.subscribe(),
+        };
+        // The file never waits for the topic.
+        let task = Mutex::new(Some(tokio::spawn(async move {
+            tokio::join!(writer.run(), publisher.run());
+        })));
         let started_ms = now_ms();
         Ok(Arc::new(Self { config, started_ms, number: AtomicU64::new(0), queue, metrics, topic, task, ending }))
     }
@@ -202,6 +213,16 @@ struct Writer {
     file: Option<AuditFile>,
     metrics: Arc<Metrics>,
     topic: watch::Receiver<Option<Arc<dyn AuditTopic>>>,
+    /// What the file holds and the topic shall.
+    lines: mpsc::Sender<Bytes>,
+    ending: watch::Receiver<bool>,
+}
+
+/// Hands to the topic what the file holds.
+struct Publisher {
+    lines: mpsc::Receiver<Bytes>,
+    metrics: Arc<Metrics>,
+    topic: watch::Receiver<Option<Arc<dyn AuditTopic>>>,
     ending: watch::Receiver<bool>,
 }
 
@@ -230,7 +251,7 @@ impl Writer {
                 return;
             }
             self.metrics.recorded.inc_by(lines.len() as u64);
-            self.to_topic(lines).await;
+            self.hand_on(lines);
             let taken = self.records.max_capacity() - self.records.capacity();
             self.metrics.queued.set(taken as i64);
         }
@@ -260,7 +281,30 @@ impl Writer {
         }
     }
 
-    async fn to_topic(&mut self, lines: Vec<Bytes>) {
+    /// To the topic, if there is one and it keeps up.
+    fn hand_on(&self, lines: Vec<Bytes>) {
+        if self.topic.borrow().is_none() {
+            return;
+        }
+        for line in lines {
+            if self.lines.try_send(line).is_err() {
+                self.metrics.topic_passed_over.inc();
+            }
+        }
+    }
+}
+
+impl Publisher {
+    /// Until the writer has ended and everything was handed on or passed over.
+    async fn run(mut self) {
+        let mut batch = Vec::new();
+        while self.lines.recv_many(&mut batch, BATCH).await > 0 {
+            let lines = std::mem::take(&mut batch);
+            self.publish(lines).await;
+        }
+    }
+
+    async fn publish(&self, lines: Vec<Bytes>) {
         let Some(topic) = self.topic.borrow().clone() else { return };
         let begun = Instant::now();
         loop {
@@ -273,9 +317,7 @@ impl Writer {
             };
             self.metrics.topic_failures.inc();
             tracing::warn!(reason, "the audit topic does not take records");
-            // While changes come in faster than the topic takes them, the file has to do.
-            let crowded = self.records.capacity() < self.records.max_capacity() / 2;
-            if begun.elapsed() >= TOPIC_PATIENCE || crowded || *self.ending.borrow() {
+            if begun.elapsed() >= TOPIC_PATIENCE || *self.ending.borrow() {
                 self.metrics.topic_passed_over.inc_by(lines.len() as u64);
                 return;
             }

@@ -98,6 +98,13 @@ def send_for(producer, seconds, size=1000):
     return sent
 
 
+def use_up(producer, messages):
+    """What lay ready while nobody sent."""
+    for _ in range(messages):
+        producer.send_async(b"x", None)
+    producer.flush()
+
+
 def test_a_publish_rate_binds_all_of_a_tenant_together_and_nobody_else(region, client):
     make_tenant(region, "rate", ("a", "b"))
     make_tenant(region, "free")
@@ -105,7 +112,7 @@ def test_a_publish_rate_binds_all_of_a_tenant_together_and_nobody_else(region, c
     producers = [client.create_producer(f"persistent://rate/{namespace}/t{number}", batching_enabled=False)
                  for namespace in ("a", "b") for number in range(2)]
     other = client.create_producer("persistent://free/n/t", batching_enabled=False)
-    send_for(producers[0], 2)  # the second's worth that lay ready is used up
+    use_up(producers[0], 120)
     counts = [0] * 4
 
     def run(at):
@@ -270,7 +277,7 @@ def test_b117_a_resource_group_binds_the_namespaces_that_name_it(region, client)
     for namespace in ("a", "b"):
         assert region.admin("POST", f"/admin/v2/namespaces/grouped/{namespace}/resourcegroup", json="slow").status_code == 204
     producers = [client.create_producer(f"persistent://grouped/{namespace}/t", batching_enabled=False) for namespace in ("a", "b")]
-    send_for(producers[0], 2)
+    use_up(producers[0], 100)
     counts = [0, 0]
 
     def run(at):
