@@ -42,7 +42,14 @@ impl RemoteAdmin {
 /// The status that a web service answers to a plain call.
 pub async fn status_at(url: &str, path: &str, limit: Duration) -> Result<u16, String> {
     let host = authority(url)?;
-    let answer = tokio::time::timeout(limit, send("GET", &host, path, None, "")).await;
+    if url.starts_with("https://") {
+        return Err(format!("{url} is reached by TLS, and nothing is said to check it against"));
+    }
+    let call = async {
+        let stream = TcpStream::connect(&host).await.map_err(|error| error.to_string())?;
+        send(stream, &request("GET", &host, path, None, "")).await
+    };
+    let answer = tokio::time::timeout(limit, call).await;
     answer.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
 }
 
