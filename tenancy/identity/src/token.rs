@@ -135,12 +135,12 @@ impl Tokens {
     /// The claims, if one of the keys that the header may mean has signed them (T1).
     fn check(&self, text: &str, header: &Header) -> Result<Map<String, Value>, IdentityError> {
         let mut fault: Option<IdentityError> = None;
-        if let Some(one) = self.one.as_ref().map(Watched::current) {
-            if one.algorithms.contains(&header.algorithm) {
-                match self.decode(text, &one.key, header.algorithm) {
-                    Ok(claims) => return Ok(claims),
-                    Err(error) => fault = Some(error),
-                }
+        if let Some(one) = self.one.as_ref().map(Watched::current)
+            && one.algorithms.contains(&header.algorithm)
+        {
+            match self.decode(text, &one.key, header.algorithm) {
+                Ok(claims) => return Ok(claims),
+                Err(error) => fault = Some(error),
             }
         }
         let keys = match &self.set {
