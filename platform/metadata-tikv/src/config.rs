@@ -73,7 +73,7 @@ impl TikvConfig {
         let endpoints: Vec<String> = hosts.split(',').map(|host| host.trim().to_owned()).collect();
         for endpoint in &endpoints {
             let port = endpoint.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
-            if !port.is_some_and(|port| port.parse::<u16>().is_ok()) {
+            if port.is_none_or(|port| port.parse::<u16>().is_err()) {
                 return Err(refuse("every placement driver is host:port"));
             }
         }

@@ -210,8 +210,10 @@ mod tests {
         BundleId { namespace: NamespaceName::parse("t/n").unwrap(), range: BundleRange { start, end: start + 100 } }
     }
 
-    /// Brokers by id with CPU and the messages per second of their bundles.
-    fn table(version: u64, brokers: &[(&str, u32, &[(u32, u64)])]) -> Table {
+    /// A broker's id, its CPU, and the messages per second of its bundles by their start.
+    type Loaded<'a> = (&'a str, u32, &'a [(u32, u64)]);
+
+    fn table(version: u64, brokers: &[Loaded<'_>]) -> Table {
         let mut table = Table::default();
         for (id, cpu_permille, bundles) in brokers {
             let broker = BrokerRecord { id: (*id).into(), incarnation: 1, ..BrokerRecord::default() };

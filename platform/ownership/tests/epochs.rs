@@ -203,8 +203,9 @@ impl Host for Bare {
     fn ask_peers(&self, peers: Vec<Arc<BrokerRecord>>) -> meridian_ownership::BoxFuture<'_, Evidence> {
         let brokers = self.world.brokers.lock().unwrap();
         let reaches = |peer: &Arc<BrokerRecord>| {
-            let found = brokers.iter().filter(|((id, _), _)| *id == peer.id).filter_map(|(_, broker)| broker.upgrade());
-            found.last().map(|broker| broker.reaches_store())
+            let mut found =
+                brokers.iter().filter(|((id, _), _)| *id == peer.id).filter_map(|(_, broker)| broker.upgrade());
+            found.next_back().map(|broker| broker.reaches_store())
         };
         let answers: Vec<bool> = peers.iter().filter_map(reaches).collect();
         Box::pin(std::future::ready(Evidence::of(peers.len(), &answers)))

@@ -247,7 +247,7 @@ impl Writer {
                 return;
             }
             let lines: Vec<Bytes> = batch.drain(..).map(|record| Bytes::from(record.line())).collect();
-            if !self.to_file(&lines).await {
+            if !self.write_lines(&lines).await {
                 return;
             }
             self.metrics.recorded.inc_by(lines.len() as u64);
@@ -258,7 +258,7 @@ impl Writer {
     }
 
     /// Until it is done (U5); false = the process ends and the file can't be written.
-    async fn to_file(&mut self, lines: &[Bytes]) -> bool {
+    async fn write_lines(&mut self, lines: &[Bytes]) -> bool {
         let text: String =
             lines.iter().flat_map(|line| [std::str::from_utf8(line).unwrap_or_default(), "\n"]).collect();
         let text = Arc::new(text);

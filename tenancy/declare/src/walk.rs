@@ -98,7 +98,7 @@ impl<'a> Place<'a> {
         known: &'static [&'static str],
         problems: &mut Problems,
     ) -> Option<Self> {
-        let Some(fields) = map(&path, value, problems) else { return None };
+        let fields = map(&path, value, problems)?;
         for name in fields.keys().filter(|name| !known.contains(&name.as_str())) {
             problems.tell(&join(&path, name), format!("is not known; there are {}", known.join(", ")));
         }

@@ -102,7 +102,7 @@ impl TopicMaker for RemoteAdmin {
 fn address_of(cluster: &ClusterData) -> Result<(&str, bool), String> {
     let set = |url: &'_ Option<String>| url.as_deref().filter(|url| !url.is_empty()).map(str::to_owned).is_some();
     let (plain, tls) = (set(&cluster.service_url), set(&cluster.service_url_tls));
-    match (cluster.broker_client_tls_enabled && tls || !plain && tls, plain) {
+    match (tls && (cluster.broker_client_tls_enabled || !plain), plain) {
         (true, _) => Ok((cluster.service_url_tls.as_deref().unwrap_or_default(), true)),
         (false, true) => Ok((cluster.service_url.as_deref().unwrap_or_default(), false)),
         (false, false) => {

@@ -2,7 +2,8 @@
 
 use crate::plan::Allowed;
 use crate::{
-    Action, Actual, Document, Facet, Group, Manifest, Object, ObjectId, Problem, Refused, State, compare, read,
+    Action, Actual, Document, Facet, Group, Manifest, Object, ObjectId, Problem, Refused, State, compare, read, render,
+    render_one,
 };
 use meridian_types::{NamespaceName, TopicName};
 use proptest::prelude::*;
