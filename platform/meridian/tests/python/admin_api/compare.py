@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Runs the script of calls against a broker and compares answers.
+
+  compare.py record --url http://localhost:8080 --out answers.json      what this broker answers
+  compare.py diff --url http://localhost:8080 [--answers answers.json]  what this one answers differently
+
+`answers.json` beside this file was recorded on Apache Pulsar 4.0.7 (standalone, no authentication, topic policies on).
+"""
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+import requests
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from script import calls  # noqa: E402
+
+ANSWERS = HERE / "answers.json"
+HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
+LIMIT_S = 10
+# Fields that differ between any two runs, or that only one kind of broker can have.
+VOLATILE = re.compile(r"(?i)(time|stamp|date|age|rate|throughput|url|broker|address|epoch|ledgerid|entryid|position|size|id$|version$|latency|uptime|^msg.*counter|^bytes.*counter)")
+
+
+def one(session, url, call):
+    method, path, body = call
+    data = None if body is None else body if isinstance(body, str) and body[:1] in "{\"" else json.dumps(body)
+    try:
+        answer = session.request(method, url + path, data=data, headers=HEADERS, timeout=LIMIT_S, allow_redirects=False)
+    except requests.Timeout:
+        return {"status": 0, "body": f"no answer in {LIMIT_S} s"}
+    text = answer.text
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        value = text
+    return {"status": answer.status_code, "body": value}
+
+
+def run(url, skip=None):
+    session = requests.Session()
+    for number, call in enumerate(calls()):
+        if skip and re.search(skip, key(number, call)):
+            continue
+        yield key(number, call), one(session, url, call)
+
+
+def key(number, call):
+    method, path, body = call
+    return f"{number} {method} {path}" + ("" if body is None else " " + (body if isinstance(body, str) else json.dumps(body)))
+
+
+def shape(value):
+    return type(value).__name__ if not isinstance(value, (int, float)) or isinstance(value, bool) else "number"
+
+
+def differences(theirs, ours, path=""):
+    """Lines that say what is different, field by field."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for name in sorted(set(theirs) | set(ours)):
+            if name not in ours:
+                yield f"{path}/{name}: {json.dumps(theirs[name])[:80]} is missing"
+            elif name not in theirs:
+                yield f"{path}/{name}: {json.dumps(ours[name])[:80]} is more"
+            elif VOLATILE.search(name) and not isinstance(theirs[name], (dict, list)):
+                if shape(theirs[name]) != shape(ours[name]):
+                    yield f"{path}/{name}: {shape(theirs[name])} became {shape(ours[name])}"
+            else:
+                yield from differences(theirs[name], ours[name], f"{path}/{name}")
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        plain = lambda items: sorted(json.dumps(item, sort_keys=True) for item in items)
+        if plain(theirs) != plain(ours):
+            yield f"{path}: {json.dumps(theirs)[:200]} became {json.dumps(ours)[:200]}"
+    elif theirs != ours:
+        yield f"{path}: {json.dumps(theirs)[:200]} became {json.dumps(ours)[:200]}"
+
+
+def compare(theirs, ours):
+    if theirs["status"] != ours["status"]:
+        yield f"status {theirs['status']} became {ours['status']}; {json.dumps(theirs['body'])[:160]} became {json.dumps(ours['body'])[:160]}"
+        return
+    # What a framework says to a body that it can't read is nobody's interface; that there is a reason is ours.
+    foreign = theirs["status"] >= 400 and not (isinstance(theirs["body"], dict) and "reason" in theirs["body"])
+    if foreign:
+        if not (isinstance(ours["body"], dict) and ours["body"].get("reason")):
+            yield "there is no reason"
+        return
+    yield from differences(theirs["body"], ours["body"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["record", "diff"])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--out", type=pathlib.Path, default=ANSWERS)
+    parser.add_argument("--answers", type=pathlib.Path, default=ANSWERS)
+    parser.add_argument("--skip", help="calls to leave out, by regular expression")
+    args = parser.parse_args()
+    if args.what == "record":
+        answers = {}
+        for name, answer in run(args.url):
+            answers[name] = answer
+            if answer["status"] in (0, 500):
+                print(name, answer["status"], str(answer["body"])[:200], flush=True)
+        lines = (f"{json.dumps(name)}: {json.dumps(answer)}" for name, answer in answers.items())
+        args.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        return
+    known = json.loads(args.answers.read_text())
+    for name, ours in run(args.url, args.skip):
+        for line in compare(known[name], ours):
+            print(f"{name}\n    {line}")
+
+
+if __name__ == "__main__":
+    main()
