@@ -5,6 +5,7 @@
 //! Failure: 412 for names, 400 for bodies.
 
 use crate::error::AdminError;
+use crate::explain;
 use crate::state::AdminState;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::{HeaderMap, StatusCode};
@@ -110,14 +111,15 @@ impl Call {
         if self.body.iter().all(u8::is_ascii_whitespace) {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&self.body).map_err(|error| AdminError::bad_request(error.to_string()))
+        serde_json::from_slice(&self.body)
+            .map_err(|error| AdminError::bad_request(format!("the body is not JSON: {error}")))
     }
 
     /// The body as a value of a kind; `null` or nothing is its default.
     pub fn json<T: DeserializeOwned + Default>(&self) -> Result<T, AdminError> {
         match self.value()? {
             Value::Null => Ok(T::default()),
-            value => serde_json::from_value(value).map_err(|error| AdminError::bad_request(error.to_string())),
+            value => explain::read("", &value),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::explain;
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -46,15 +47,40 @@ async fn show(State(state): Given, call: Call) -> Answer {
 
 /// The body, without what has calls of its own.
 fn given(call: &Call) -> Result<ClusterData, AdminError> {
-    let data: ClusterData = call.json()?;
+    let body = call.value()?;
+    if body.is_null() {
+        return Err(AdminError::bad_request("cluster data is required"));
+    }
+    let data: ClusterData = explain::read("", &body)?;
+    let is =
+        |url: &Option<String>, scheme: &str| url.as_deref().is_none_or(|url| url.is_empty() || url.starts_with(scheme));
+    let refuse =
+        |what: &str, example: &str| Err(AdminError::bad_request(format!("Illegal {what}, example: {example}")));
+    if !is(&data.service_url, "http://") {
+        return refuse("service url", "http://pulsar.example.com:8080");
+    }
+    if !is(&data.service_url_tls, "https://") {
+        return refuse("service tls url", "https://pulsar.example.com:8443");
+    }
+    if !is(&data.broker_service_url, "pulsar://") {
+        return refuse("broker service url", "pulsar://pulsar.example.com:6650");
+    }
+    if !is(&data.broker_service_url_tls, "pulsar+ssl://") {
+        return refuse("broker service tls url", "pulsar+ssl://pulsar.example.com:6651");
+    }
     Ok(ClusterData { failure_domains: Default::default(), ..data })
 }
 
 async fn create(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    let data = given(&call)?;
     let name = call.param("cluster");
-    check_peers(&state, name, data.peer_cluster_names.iter().flatten())?;
+    ClusterData::check_name(name).map_err(|error| {
+        let text =
+            if error.rule.contains("bytes") { error.to_string() } else { "Cluster name is not valid".to_owned() };
+        AdminError::invalid(text)
+    })?;
+    let data = given(&call)?;
+    check_not_own_peer(name, data.peer_cluster_names.iter().flatten())?;
     state.registry().create_cluster(name, &data).await?;
     tracing::info!(cluster = name, by = call.principal.acting(), "cluster created");
     Ok(Reply::empty(StatusCode::OK))
@@ -64,7 +90,7 @@ async fn update(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let data = given(&call)?;
     let name = call.param("cluster");
-    check_peers(&state, name, data.peer_cluster_names.iter().flatten())?;
+    check_not_own_peer(name, data.peer_cluster_names.iter().flatten())?;
     let change = |stored: &mut ClusterData| {
         *stored = merged(stored, &data);
         Ok::<(), AdminError>(())
@@ -99,22 +125,26 @@ async fn delete(State(state): Given, call: Call) -> Answer {
 
 async fn peers(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    Ok(Reply::json(&find(&state, &call)?.peer_cluster_names.clone().unwrap_or_default()))
+    Ok(Reply::setting(&json!(find(&state, &call)?.peer_cluster_names)))
 }
 
+fn check_not_own_peer<'a>(name: &str, mut peers: impl Iterator<Item = &'a String>) -> Result<(), AdminError> {
+    match peers.any(|peer| peer == name) {
+        true => Err(AdminError::invalid(format!("{name} itself can't be part of peer-list"))),
+        false => Ok(()),
+    }
+}
+
+/// A cluster may be made with peers that come later; who sets its peers names clusters that are there.
 fn check_peers<'a>(
     state: &AdminState,
     name: &str,
-    mut peers: impl Iterator<Item = &'a String>,
+    mut peers: impl Iterator<Item = &'a String> + Clone,
 ) -> Result<(), AdminError> {
-    peers.try_for_each(|peer| {
-        if peer == name {
-            return Err(AdminError::invalid(format!("{name} itself can't be part of peer-list")));
-        }
-        match state.registry().cluster(peer) {
-            Some(_) => Ok(()),
-            None => Err(AdminError::invalid(format!("Peer cluster {peer} does not exist"))),
-        }
+    check_not_own_peer(name, peers.clone())?;
+    peers.try_for_each(|peer| match state.registry().cluster(peer) {
+        Some(_) => Ok(()),
+        None => Err(AdminError::invalid(format!("Peer cluster {peer} does not exist"))),
     })
 }
 
@@ -138,33 +168,46 @@ struct FailureDomain {
     brokers: BTreeSet<String>,
 }
 
+/// A cluster whose failure domains are meant.
+fn domains_of(state: &AdminState, call: &Call) -> Result<Arc<ClusterData>, AdminError> {
+    let name = call.param("cluster");
+    let found = state.registry().cluster(name);
+    found.ok_or_else(|| AdminError::invalid(format!("Cluster {name} does not exist.")))
+}
+
 async fn domains(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    let found = find(&state, &call)?;
+    let found = domains_of(&state, &call)?;
     let shown: Map<String, Value> =
         found.failure_domains.iter().map(|(name, brokers)| (name.clone(), json!({ "brokers": brokers }))).collect();
     Ok(Reply::json(&shown))
 }
 
 fn no_such_domain(call: &Call) -> AdminError {
-    AdminError::not_found(format!("Domain-name {} or cluster does not exist", call.param("domain")))
+    let (domain, cluster) = (call.param("domain"), call.param("cluster"));
+    AdminError::not_found(format!("Domain-name {domain} or cluster {cluster} does not exist"))
 }
 
 async fn domain(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    let found = find(&state, &call)?;
-    let brokers = found.failure_domains.get(call.param("domain")).ok_or_else(|| no_such_domain(&call))?;
+    let found = domains_of(&state, &call)?;
+    let brokers = found.failure_domains.get(call.param("domain")).ok_or_else(|| {
+        let (domain, cluster) = (call.param("domain"), call.param("cluster"));
+        AdminError::not_found(format!("Domain {domain} for cluster {cluster} does not exist"))
+    })?;
     Ok(Reply::json(&json!({ "brokers": brokers })))
 }
 
 async fn set_domain(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let given: FailureDomain = call.json()?;
+    domains_of(&state, &call)?;
     let name = call.param("domain");
     let change = |stored: &mut ClusterData| {
         for (other, brokers) in stored.failure_domains.iter().filter(|(other, _)| *other != name) {
-            if let Some(broker) = given.brokers.intersection(brokers).next() {
-                return Err(AdminError::conflict(format!("{broker} already exists in domain {other}")));
+            if given.brokers.intersection(brokers).next().is_some() {
+                let both: Vec<_> = given.brokers.intersection(brokers).map(String::as_str).collect();
+                return Err(AdminError::conflict(format!("[{}] already exists in {other}", both.join(", "))));
             }
         }
         stored.failure_domains.insert(name.to_owned(), given.brokers.clone());
@@ -176,6 +219,7 @@ async fn set_domain(State(state): Given, call: Call) -> Answer {
 
 async fn delete_domain(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
+    domains_of(&state, &call)?;
     let change = |stored: &mut ClusterData| {
         stored.failure_domains.remove(call.param("domain")).map(drop).ok_or_else(|| no_such_domain(&call))
     };

@@ -58,11 +58,12 @@ pub fn open_routes() -> Router<AdminState> {
 impl From<FailoverError> for AdminError {
     fn from(error: FailoverError) -> Self {
         let status = match &error {
-            FailoverError::NotManaged(_) => StatusCode::NOT_FOUND,
+            FailoverError::NotManaged(_) | FailoverError::NoTail(_) => StatusCode::NOT_FOUND,
             FailoverError::UnknownRegion { .. } | FailoverError::OneRegion(_) => StatusCode::PRECONDITION_FAILED,
             FailoverError::AlreadyActive(_)
             | FailoverError::UnderWay { .. }
             | FailoverError::NotDrained { .. }
+            | FailoverError::TailOver(_)
             | FailoverError::Stale { .. } => StatusCode::CONFLICT,
             FailoverError::Unreachable { .. } | FailoverError::Host(_) => StatusCode::SERVICE_UNAVAILABLE,
             FailoverError::Unreadable(_) | FailoverError::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -209,6 +210,9 @@ async fn drop_tail(State(state): Given, call: Call) -> Answer {
 async fn controlled(State(state): Given, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
     let namespace = NamespaceName::parse(&format!("{tenant}/{namespace}"))
         .map_err(|_| AdminError::invalid("Namespace name is not valid"))?;
+    if state.registry().namespace(&namespace).is_none() {
+        return Err(AdminError::not_found("Namespace does not exist"));
+    }
     let active = state.service.failover().and_then(|failover| failover.state(&namespace));
     let region = active.map_or_else(|| state.service.config().cluster.clone(), |known| known.record.active);
     let there = state.service.address_of(&region);

@@ -110,6 +110,6 @@ fn require_live(key: &str) -> Result<(), AdminError> {
         Some(_) => Err(AdminError::invalid(format!(
             "Can't update non-dynamic configuration: {key} is read at the start only, change it in the configuration file"
         ))),
-        None => Err(AdminError::invalid(format!("Can't update non-dynamic configuration: {key}"))),
+        None => Err(AdminError::invalid(format!("Can't update non-dynamic configuration: {key} is not known"))),
     }
 }

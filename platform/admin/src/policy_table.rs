@@ -6,15 +6,22 @@
 
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::explain;
+use crate::reply::Reply;
 use axum::http::{Method, StatusCode};
 use meridian_policy::{BacklogQuota, BacklogQuotaKind, EffectivePolicies, Persistence, Retention};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Largest number that a limit may be: clients keep them in 32 bits with a sign.
+const MAX_COUNT: i64 = i32::MAX as i64;
 
 /// What a setter is given.
 pub struct Input<'a> {
+    /// The policy, as it is called in answers.
+    pub name: &'a str,
     /// The body.
     pub value: Value,
     /// The broker's cluster, by which rates of namespaces are kept.
@@ -24,18 +31,19 @@ pub struct Input<'a> {
 impl Input<'_> {
     /// The value as a type; a text that holds a number is one.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
-        let direct = serde_json::from_value(self.value.clone());
-        let (Err(error), Value::String(text)) = (&direct, &self.value) else {
-            return direct.map_err(|error| AdminError::bad_request(error.to_string()));
-        };
-        serde_json::from_str(text).map_err(|_| AdminError::bad_request(error.to_string()))
+        let direct = explain::read(self.name, &self.value);
+        let (Err(error), Value::String(text)) = (&direct, &self.value) else { return direct };
+        serde_json::from_str(text).map_err(|_| error.clone())
     }
 
-    /// A number from 0, or unset; 412 with the text for anything below.
+    /// A number from 0, or unset; 412 with the text for anything below, and with the limit for anything above.
     pub fn count(&self, refusal: &str) -> Result<Option<u32>, AdminError> {
         let number: Option<i64> = self.parse()?;
         match number {
             None => Ok(None),
+            Some(number) if number > MAX_COUNT => {
+                Err(AdminError::invalid(format!("{} must be at most {MAX_COUNT}, not {number}", self.name)))
+            }
             Some(number) => u32::try_from(number).map(Some).map_err(|_| AdminError::invalid(refusal)),
         }
     }
@@ -57,6 +65,12 @@ pub struct Row<P: 'static> {
     pub remove: Option<fn(&mut P, &str)>,
     /// What is in force.
     pub applied: Option<fn(&EffectivePolicies) -> Value>,
+    /// Status of an answer that has nothing to show.
+    pub unset_status: StatusCode,
+    /// Nothing in the body does not unset it, but is refused.
+    pub needs_value: bool,
+    /// What is unset is shown as this.
+    pub shown_unset: Option<fn() -> Value>,
 }
 
 impl<P> Row<P> {
@@ -66,7 +80,18 @@ impl<P> Row<P> {
         read: fn(&P, &str) -> Value,
         write: fn(&mut P, &Input<'_>) -> Result<(), AdminError>,
     ) -> Self {
-        Self { name, by_put: false, set_status: StatusCode::NO_CONTENT, read, write, remove: None, applied: None }
+        Self {
+            name,
+            by_put: false,
+            set_status: StatusCode::NO_CONTENT,
+            read,
+            write,
+            remove: None,
+            applied: None,
+            unset_status: StatusCode::OK,
+            needs_value: false,
+            shown_unset: None,
+        }
     }
 
     /// Set by PUT instead.
@@ -80,6 +105,27 @@ impl<P> Row<P> {
     #[must_use]
     pub const fn answering(mut self, status: StatusCode) -> Self {
         self.set_status = status;
+        self
+    }
+
+    /// Refuses a call without a value.
+    #[must_use]
+    pub const fn required(mut self) -> Self {
+        self.needs_value = true;
+        self
+    }
+
+    /// Answers 204 while it is not set.
+    #[must_use]
+    pub const fn unset_is_no_content(mut self) -> Self {
+        self.unset_status = StatusCode::NO_CONTENT;
+        self
+    }
+
+    /// Shows a value while it is not set.
+    #[must_use]
+    pub const fn unset_shows(mut self, value: fn() -> Value) -> Self {
+        self.shown_unset = Some(value);
         self
     }
 
@@ -114,6 +160,28 @@ impl<P> Row<P> {
     /// 405.
     pub fn check_set_by(&self, method: &Method) -> Result<(), AdminError> {
         if (*method == Method::PUT) == self.by_put { Ok(()) } else { Err(no_such_call()) }
+    }
+
+    /// The value of a change.
+    ///
+    /// # Errors
+    /// 400 for what is no JSON, or for nothing where something is needed.
+    pub fn value(&self, call: &Call) -> Result<Value, AdminError> {
+        match call.value()? {
+            Value::Null if self.needs_value => {
+                Err(AdminError::bad_request(format!("{}: the body is empty, expected a value", self.name)))
+            }
+            value => Ok(value),
+        }
+    }
+
+    /// A stored value as it is answered.
+    pub fn reply(&self, value: &Value) -> Reply {
+        match (value, self.shown_unset) {
+            (Value::Null, Some(shown)) => Reply::json(&shown()),
+            (Value::Null, None) => Reply::empty(self.unset_status),
+            (value, _) => Reply::json(value),
+        }
     }
 
     /// How it is unset.
@@ -152,7 +220,7 @@ macro_rules! field {
 
 /// A row whose field holds a number from 0.
 macro_rules! count {
-    ($name:literal, $field:ident, $refusal:literal) => {
+    ($name:literal, $field:ident, $refusal:expr) => {
         Line::new(
             $name,
             |policies, _| shown(&policies.$field),
@@ -172,7 +240,10 @@ macro_rules! rate {
             $name,
             |policies, cluster| shown(&policies.$field.get(cluster)),
             |policies, input| {
-                policies.$field.insert(input.cluster.to_owned(), input.parse()?);
+                match input.parse::<Option<_>>()? {
+                    Some(rate) => policies.$field.insert(input.cluster.to_owned(), rate),
+                    None => policies.$field.remove(input.cluster),
+                };
                 Ok(())
             },
         )
@@ -190,8 +261,10 @@ macro_rules! persistence {
             |policies, _| shown(&policies.$field),
             |policies, input| {
                 let persistence: Option<meridian_policy::Persistence> = input.parse()?;
-                persistence.iter().try_for_each($crate::policy_table::check_persistence)?;
-                policies.$field = persistence;
+                let persistence =
+                    persistence.ok_or_else(|| AdminError::bad_request("persistence policies should not be null"))?;
+                $crate::policy_table::check_persistence(&persistence)?;
+                policies.$field = Some(persistence);
                 Ok(())
             },
         )
@@ -218,14 +291,97 @@ macro_rules! retention {
     };
 }
 
-pub(crate) use {count, field, persistence, rate, retention};
+/// The row of the types that subscriptions may have.
+macro_rules! subscription_types {
+    ($field:ident) => {
+        Line::new(
+            "subscriptionTypesEnabled",
+            |policies, _| shown(&policies.$field),
+            |policies, input| {
+                let types: std::collections::BTreeSet<String> = input.parse()?;
+                $crate::policy_table::check_subscription_types(&types)?;
+                policies.$field = types.into();
+                Ok(())
+            },
+        )
+        .required()
+        .removed_by(|policies, _| policies.$field = Default::default())
+    };
+}
+
+/// The row of the filters of entries: there are none to name.
+macro_rules! entry_filters {
+    () => {
+        Line::new(
+            "entryFilters",
+            |policies, _| shown(&policies.entry_filters),
+            |_, input| $crate::policy_table::refuse_entry_filters(input),
+        )
+        .removed_by(|policies, _| policies.entry_filters = None)
+    };
+}
+
+/// The row of where to offload to; kept and shown, nothing is offloaded yet.
+macro_rules! offload {
+    () => {
+        Line::new(
+            "offloadPolicies",
+            |policies, _| policies.offload_policies.as_ref().map(crate::offload::shown).unwrap_or_default(),
+            |policies, input| {
+                policies.offload_policies = Some(crate::offload::checked(&input.value)?);
+                Ok(())
+            },
+        )
+        .removed_by(|policies, _| policies.offload_policies = None)
+    };
+}
+
+/// The row of a switch that a call without a value turns on.
+macro_rules! pause_on_ack {
+    () => {
+        Line::new(
+            "dispatcherPauseOnAckStatePersistent",
+            |policies, _| shown(&policies.dispatcher_pause_on_ack_state_persistent_enabled),
+            |policies, _| {
+                policies.dispatcher_pause_on_ack_state_persistent_enabled = Some(true);
+                Ok(())
+            },
+        )
+        .removed_by(|policies, _| policies.dispatcher_pause_on_ack_state_persistent_enabled = None)
+    };
+}
+
+pub(crate) use {count, entry_filters, field, offload, pause_on_ack, persistence, rate, retention, subscription_types};
+
+/// 412 unless the types of subscriptions exist.
+pub fn check_subscription_types(types: &BTreeSet<String>) -> Result<(), AdminError> {
+    const KNOWN: [&str; 4] = ["Exclusive", "Shared", "Failover", "Key_Shared"];
+    match types.iter().find(|name| !KNOWN.contains(&name.as_str())) {
+        Some(name) => Err(AdminError::invalid(format!(
+            "subscriptionTypesEnabled: '{name}' is no type of subscriptions, expected any of {}",
+            KNOWN.join(", ")
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// 400 for every filter, as none is installed; nothing is left as it is.
+pub fn refuse_entry_filters(input: &Input<'_>) -> Result<(), AdminError> {
+    let Some(filters) = input.parse::<Option<meridian_policy::EntryFilters>>()? else { return Ok(()) };
+    let first = filters.entry_filter_names.split(',').next().unwrap_or_default();
+    if first.is_empty() {
+        let text = "entryFilterNames can't be empty. To remove entry filters use the remove method.";
+        return Err(AdminError::bad_request(text));
+    }
+    Err(AdminError::bad_request(format!("Entry filter '{first}' not found")))
+}
 
 /// Retention has room for every quota.
 pub fn check_retention<'a>(
     retention: &Retention,
     mut quotas: impl Iterator<Item = &'a BacklogQuota>,
 ) -> Result<(), AdminError> {
-    retention.check()?;
+    retention.check().map_err(|error| AdminError::bad_request(error.to_string()))?;
     let fits = quotas.try_for_each(|quota| retention.check_against(quota));
     fits.map_err(|_| AdminError::invalid("Retention Quota must exceed configured backlog quota for namespace."))
 }
@@ -271,7 +427,11 @@ impl QuotaChange {
             quotas.remove(&self.kind);
             return Ok(());
         };
-        let quota = quota.normalized()?;
+        let quota = quota.normalized().map_err(|_| {
+            AdminError::bad_request(
+                "Set backlog quota failed because the data validation failed. the attribute policy cannot be null",
+            )
+        })?;
         let fits = retention.unwrap_or_default().check_against(&quota);
         fits.map_err(|_| {
             AdminError::invalid(
@@ -297,7 +457,7 @@ mod tests {
     use super::*;
 
     fn input(value: Value) -> Input<'static> {
-        Input { value, cluster: "here" }
+        Input { name: "x", value, cluster: "here" }
     }
 
     #[test]
@@ -305,6 +465,8 @@ mod tests {
         assert_eq!(input(Value::from("7")).count("x"), Ok(Some(7)));
         assert_eq!(input(Value::from(0)).count("x"), Ok(Some(0)));
         assert_eq!(input(Value::Null).count("x"), Ok(None));
+        let above = input(Value::from(1_u64 << 31)).count("below").unwrap_err();
+        assert_eq!(above, AdminError::invalid("x must be at most 2147483647, not 2147483648"));
         assert_eq!(input(Value::from(-1)).count("below"), Err(AdminError::invalid("below")));
         assert_eq!(input(Value::Bool(true)).count("x").unwrap_err().status, StatusCode::BAD_REQUEST);
         assert_eq!(input(Value::from("true")).parse::<bool>(), Ok(true));

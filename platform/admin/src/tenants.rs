@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::explain;
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -10,6 +11,7 @@ use axum::extract::State;
 use axum::routing::get;
 use meridian_policy::TenantInfo;
 use meridian_policy::quota::Place;
+use serde_json::Value;
 
 pub fn routes() -> Router<AdminState> {
     Router::new()
@@ -31,12 +33,19 @@ async fn show(State(state): Given, call: Call) -> Answer {
 
 /// What the body says, checked as Pulsar checks it.
 fn info(state: &AdminState, call: &Call) -> Result<TenantInfo, AdminError> {
-    let info: TenantInfo = call.json()?;
+    let body = call.value()?;
+    if body.is_null() {
+        return Err(AdminError::invalid("TenantInfo is null"));
+    }
+    let info: TenantInfo = explain::read("", &body)?;
     if info.admin_roles.iter().any(|role| role.trim() != role || role.is_empty()) {
         return Err(AdminError::invalid("AdminRoles contains whitespace in the beginning or end."));
     }
-    if info.allowed_clusters.is_empty() {
-        return Err(AdminError::invalid("Clusters can not be empty"));
+    if body.get("allowedClusters").is_none_or(Value::is_null) {
+        return Err(AdminError::invalid("Clusters cannot be null"));
+    }
+    if info.allowed_clusters.is_empty() || info.allowed_clusters.contains("") {
+        return Err(AdminError::invalid("Clusters cannot be empty or blank"));
     }
     match info.allowed_clusters.iter().find(|name| state.registry().cluster(name).is_none()) {
         Some(_) => Err(AdminError::invalid("Clusters do not exist")),
@@ -47,6 +56,7 @@ fn info(state: &AdminState, call: &Call) -> Result<TenantInfo, AdminError> {
 async fn create(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let name = call.param("tenant");
+    TenantInfo::check_name(name).map_err(|_| AdminError::invalid("Tenant name is not valid"))?;
     let info = info(&state, &call)?;
     state.registry().create_tenant(name, &info).await?;
     tracing::info!(tenant = name, by = call.principal.acting(), "tenant created");
@@ -56,10 +66,10 @@ async fn create(State(state): Given, call: Call) -> Answer {
 async fn update(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let name = call.param("tenant");
-    if state.registry().tenant(name).is_none() {
-        return Err(AdminError::not_found("Tenant does not exist"));
-    }
     let info = info(&state, &call)?;
+    if state.registry().tenant(name).is_none() {
+        return Err(AdminError::not_found(format!("Tenant {name} not found")));
+    }
     let change = |stored: &mut TenantInfo| {
         *stored = info.clone();
         Ok::<(), AdminError>(())
@@ -81,6 +91,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
         meridian_registry::RegistryError::InUse { .. } => {
             AdminError::conflict("The tenant still has active namespaces")
         }
+        meridian_registry::RegistryError::NotFound { .. } => AdminError::not_found("Tenant doesn't exist"),
         error => error.into(),
     })?;
     state.service.forget_quota(&Place::Tenant(name.to_owned())).await?;

@@ -22,7 +22,36 @@ const AREAS: &[(&str, &str)] = &[
     ("worker-stats", "Function workers are not served"),
     ("packages", "Packages are not served: there is no function worker that would use them"),
     ("transactions", "Transactions are not served"),
+    ("scalable", "Scalable topics are not served: topics are partitioned"),
     ("resource-quotas", "Resource quotas of bundles are not served: the load balancer goes by what it measures"),
+];
+
+/// Single calls, and why they are refused.
+const CALLS: &[(&str, &str)] = &[
+    (
+        "/admin/v2/clusters/{cluster}/migrate",
+        "Clusters are not migrated: namespaces are switched between regions instead",
+    ),
+    (
+        "/admin/v2/namespaces/{tenant}/{namespace}/migration",
+        "Namespaces are not migrated: they are switched between regions instead",
+    ),
+    (
+        "/admin/v2/broker-stats/allocator-stats/{allocator}",
+        "There is no allocator with figures of its own; see /metrics",
+    ),
+    ("/admin/v2/broker-stats/pending-bookie-ops-stats", "Bookies show what they wait for by /metrics"),
+    ("/admin/v2/bookies/racks-info/{bookie}", "Racks are told by the bookies themselves, as labels"),
+    ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/shadowTopics", "Shadow topics are not served"),
+    (
+        "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/truncate",
+        "Topics are not truncated: trim them once their subscriptions are past what is to go",
+    ),
+    ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/examinemessage", "Messages are read by their id, or peeked at"),
+    (
+        "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/analyzeBacklog",
+        "Backlogs are not analyzed: there are no filters that would leave messages out",
+    ),
 ];
 
 pub fn routes() -> Router<AdminState> {
@@ -34,6 +63,9 @@ pub fn routes() -> Router<AdminState> {
                 .route(&format!("/admin/{version}/{area}"), any(refuse))
                 .route(&format!("/admin/{version}/{area}/{{*rest}}"), any(refuse));
         }
+    }
+    for (path, reason) in CALLS {
+        routes = routes.route(path, any(move || async move { Err::<Reply, _>(not_served(reason)) }));
     }
     routes
 }

@@ -304,6 +304,8 @@ pub struct CursorInfo {
     pub dirty: bool,
     /// When a mark-delete or ack last moved it, ms since 1970.
     pub last_active_ms: u64,
+    /// When everything up to a later position was acked for the last time since it was opened, ms since 1970; 0 = not yet.
+    pub last_advanced_ms: u64,
     /// Its properties.
     pub properties: BTreeMap<String, String>,
 }

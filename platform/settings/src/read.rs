@@ -148,6 +148,12 @@ impl Settings {
         for (key, value) in values {
             match TABLE.iter().find(|setting| setting.name == key) {
                 Some(setting) if setting.reloadable => {
+                    // As Pulsar reads them: whatever is not "true" is false.
+                    let value = match setting.kind {
+                        Kind::Switch if value.eq_ignore_ascii_case("true") => "true",
+                        Kind::Switch => "false",
+                        _ => value.as_str(),
+                    };
                     if let Err(error) = changed.set_pair("live", &format!("{key}={value}")) {
                         refused.push(error.to_string());
                     }

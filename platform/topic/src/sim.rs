@@ -145,7 +145,7 @@ impl ProducerCore {
 
     /// The log has refused appends.
     pub fn failed(&mut self, tokens: &[u64], error: &TopicError) {
-        self.core.failed(tokens, error, true);
+        self.core.failed(tokens, error);
     }
 
     /// A producer goes.

@@ -61,6 +61,12 @@ pub enum FailoverError {
         /// There.
         given: String,
     },
+    /// There is no such tail (any more).
+    #[error("{0}")]
+    NoTail(String),
+    /// The tail was dealt with before.
+    #[error("the tail of {0} was replayed or dropped already")]
+    TailOver(String),
     /// What hosts the topics refused.
     #[error("{0}")]
     Host(String),
@@ -75,9 +81,12 @@ pub enum FailoverError {
 impl Classify for FailoverError {
     fn class(&self) -> ErrorClass {
         match self {
-            Self::NotManaged(_) | Self::OneRegion(_) | Self::UnknownRegion { .. } | Self::AlreadyActive(_) => {
-                ErrorClass::Caller
-            }
+            Self::NotManaged(_)
+            | Self::OneRegion(_)
+            | Self::UnknownRegion { .. }
+            | Self::AlreadyActive(_)
+            | Self::NoTail(_)
+            | Self::TailOver(_) => ErrorClass::Caller,
             Self::UnderWay { .. } | Self::Unreachable { .. } | Self::NotDrained { .. } | Self::Host(_) => {
                 ErrorClass::Retry
             }

@@ -102,12 +102,19 @@ impl Retention {
     /// # Errors
     /// [`PolicyError`] for values below -1, or one zero beside one that is not.
     pub fn check(&self) -> Result<(), PolicyError> {
-        let what = || format!("retention of {} minutes and {} MB", self.time_minutes, self.size_mib);
-        if self.time_minutes < -1 || self.size_mib < -1 {
-            return refuse(what(), "time and size are -1 (no limit), 0 or more");
+        if self.time_minutes < -1 {
+            return refuse("Invalid retention policy: time limit must be >= -1", "");
+        }
+        if self.size_mib < -1 {
+            return refuse("Invalid retention policy: size limit must be >= -1", "");
         }
         if (self.time_minutes == 0) != (self.size_mib == 0) {
-            return refuse(what(), "time and size are both zero or both set");
+            return refuse(
+                "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the limits \
+                 has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit. To disable retention \
+                 both limits must be set to 0.",
+                "",
+            );
         }
         Ok(())
     }

@@ -76,9 +76,15 @@ pub struct ClusterData {
     pub failure_domains: BTreeMap<String, BTreeSet<String>>,
 }
 
+/// Bytes of a name of a tenant or cluster at most: it stands in every topic name, key and copied message.
+const MAX_NAME_BYTES: usize = 128;
+
 /// A name of a tenant or cluster: letters, digits, `_`, `-`, `=`, `:`, `.`.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), PolicyError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=:.".contains(&byte);
+    if name.len() > MAX_NAME_BYTES {
+        return refuse(format!("{what} name of {} bytes", name.len()), "is at most 128 bytes long");
+    }
     if name.is_empty() || !name.bytes().all(allowed) {
         return refuse(format!("{what} name '{name}'"), "may hold letters, digits and any of _ - = : .");
     }
@@ -143,7 +149,7 @@ mod tests {
     #[test]
     fn names_and_addresses_are_checked() {
         assert!(TenantInfo::check_name("a-b_c.1").is_ok());
-        for bad in ["", "a/b", "a b", "ä"] {
+        for bad in ["", "a/b", "a b", "ä", &"a".repeat(129)] {
             assert!(TenantInfo::check_name(bad).is_err(), "{bad}");
         }
         let cluster = ClusterData { broker_service_url: Some("http://a".into()), ..Default::default() };

@@ -114,6 +114,9 @@ pub struct TopicPolicies {
     /// Filters of entries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entry_filters: Option<EntryFilters>,
+    /// Dispatch waits while acknowledgements can't be stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dispatcher_pause_on_ack_state_persistent_enabled: Option<bool>,
     /// Policies of subscriptions by name.
     #[serde(deserialize_with = "lenient::or_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub subscription_policies: BTreeMap<String, SubscriptionPolicies>,

@@ -5,6 +5,7 @@ mod policies;
 mod replication;
 
 pub use replication::{check_clusters, check_no_peers};
+use replication::check_trusted;
 
 use crate::bundles;
 use crate::call::Call;
@@ -45,14 +46,19 @@ async fn list(State(state): Given, call: Call) -> Answer {
     let tenant = call.param("tenant");
     state.allow(&call, Action::Administer, &Scope::Tenant(tenant))?;
     let namespaces = state.registry().namespaces(tenant);
-    let namespaces = namespaces.ok_or_else(|| AdminError::not_found("Tenant does not exist"))?;
+    let namespaces = namespaces.ok_or_else(|| AdminError::not_found("Tenant not found"))?;
     Ok(Reply::json(&namespaces.iter().map(NamespaceName::as_str).collect::<Vec<_>>()))
 }
 
 async fn show(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
     match state.registry().namespace(&namespace) {
-        Some(policies) => Ok(Reply::json(&*policies)),
+        Some(policies) => {
+            let mut shown = (*policies).clone();
+            // Clients read what is unset as false.
+            shown.is_allow_auto_update_schema.get_or_insert(true);
+            Ok(Reply::json(&shown))
+        }
         None => Err(AdminError::not_found("Namespace does not exist")),
     }
 }
@@ -62,7 +68,9 @@ async fn create(State(state): Given, call: Call) -> Answer {
     state.allow(&call, Action::Administer, &Scope::Tenant(namespace.tenant()))?;
     let mut policies = call.json::<Policies>()?;
     policies.deleted = false;
+    policies.check().map_err(|error| AdminError::bad_request(error.to_string()))?;
     if !policies.replication_clusters.is_empty() {
+        check_trusted(&state, namespace.tenant(), &policies.replication_clusters)?;
         check_clusters(&state, &namespace, &policies.replication_clusters)?;
     }
     state.service.check_namespace_quota(&namespace)?;
@@ -74,7 +82,9 @@ async fn create(State(state): Given, call: Call) -> Answer {
 async fn delete(State(state): Given, call: Call) -> Answer {
     let namespace = call.namespace()?;
     state.allow(&call, Action::Administer, &Scope::Tenant(namespace.tenant()))?;
-    state.require_namespace(&namespace)?;
+    if state.registry().namespace(&namespace).is_none() {
+        return Err(AdminError::not_found(format!("Namespace {namespace} does not exist.")));
+    }
     state.service.delete_namespace(&namespace, call.flag("force")).await?;
     state.service.forget_quota(&Place::Namespace(namespace.clone())).await?;
     tracing::info!(%namespace, by = call.principal.acting(), force = call.flag("force"), "namespace deleted");
@@ -88,7 +98,11 @@ async fn topics(State(state): Given, call: Call) -> Answer {
     let domain = match call.query("mode") {
         None | Some("PERSISTENT") => ListDomain::Persistent,
         Some("NON_PERSISTENT") => ListDomain::NonPersistent,
-        Some(_) => ListDomain::All,
+        Some("ALL") => ListDomain::All,
+        Some(mode) => {
+            let text = format!("mode={mode}: expected PERSISTENT, NON_PERSISTENT or ALL");
+            return Err(AdminError::not_found(text));
+        }
     };
     let topics = listed(&state, &namespace, domain, call.flag("includeSystemTopic")).await?;
     Ok(Reply::json(&topics.iter().map(TopicName::as_str).collect::<Vec<_>>()))

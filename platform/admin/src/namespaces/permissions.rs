@@ -11,6 +11,7 @@ use axum::extract::State;
 use axum::routing::{delete, get, post};
 use meridian_policy::Policies;
 use meridian_policy::access::Permission;
+use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 
 pub fn routes() -> Router<AdminState> {
@@ -19,7 +20,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&under(""), get(show))
         .route(&under("/{role}"), post(grant).delete(revoke))
         .route(&under("/subscription"), get(show_subscriptions))
-        .route(&under("/subscription/{subscription}"), post(grant_subscription))
+        .route(&under("/subscription/{subscription}"), post(grant_subscription).delete(revoke_named_subscription))
         .route(&under("/{subscription}/{role}"), delete(revoke_subscription))
 }
 
@@ -40,8 +41,13 @@ async fn change(state: &AdminState, call: &Call, mut change: impl FnMut(&mut Pol
     Ok(Reply::done())
 }
 
+/// A list from the body; 400 with the text for none.
+fn given<T: DeserializeOwned + Ord>(call: &Call, refusal: &str) -> Result<BTreeSet<T>, AdminError> {
+    call.json::<Option<BTreeSet<T>>>()?.ok_or_else(|| AdminError::bad_request(refusal))
+}
+
 async fn grant(State(state): Given, call: Call) -> Answer {
-    let granted: BTreeSet<Permission> = call.json()?;
+    let granted = given::<Permission>(&call, "Actions should not be null")?;
     let role = call.name("role");
     change(&state, &call, |policies| {
         policies.auth_policies.namespace_auth.insert(role.clone(), granted.clone());
@@ -64,7 +70,7 @@ async fn show_subscriptions(State(state): Given, call: Call) -> Answer {
 }
 
 async fn grant_subscription(State(state): Given, call: Call) -> Answer {
-    let roles: BTreeSet<String> = call.json()?;
+    let roles = given::<String>(&call, "Roles should not be null")?;
     let name = call.name("subscription");
     change(&state, &call, |policies| {
         policies.auth_policies.subscription_auth_roles.insert(name.clone(), roles.clone());
@@ -73,8 +79,16 @@ async fn grant_subscription(State(state): Given, call: Call) -> Answer {
 }
 
 async fn revoke_subscription(State(state): Given, call: Call) -> Answer {
-    let (name, role) = (call.name("subscription"), call.name("role"));
-    change(&state, &call, |policies| {
+    withdraw(&state, &call, call.name("subscription"), call.name("role")).await
+}
+
+/// The same for a subscription that is called `subscription`: its path is that of another call.
+async fn revoke_named_subscription(State(state): Given, call: Call) -> Answer {
+    withdraw(&state, &call, "subscription".to_owned(), call.name("subscription")).await
+}
+
+async fn withdraw(state: &AdminState, call: &Call, name: String, role: String) -> Answer {
+    change(state, call, |policies| {
         let all = &mut policies.auth_policies.subscription_auth_roles;
         if let Some(roles) = all.get_mut(&name) {
             roles.remove(&role);

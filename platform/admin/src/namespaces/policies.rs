@@ -4,74 +4,105 @@ use super::PATH;
 use super::replication::{check_allowed, check_clusters};
 use crate::call::Call;
 use crate::error::AdminError;
-use crate::policy_table::{Input, QuotaChange, Row, count, field, persistence, rate, retention, shown};
+use crate::policy_table::{
+    Input, QuotaChange, Row, count, entry_filters, field, no_such_call, offload, pause_on_ack, persistence, rate,
+    retention, shown, subscription_types,
+};
 use crate::reply::Reply;
 use crate::state::AdminState;
-use crate::unserved::not_served;
 use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::routing::get;
-use meridian_policy::{AutoTopicCreationOverride, Policies, SchemaCompatibility, SubscriptionAuthMode};
+use meridian_door::{Action, Scope};
+use meridian_policy::{AutoTopicCreationOverride, BookieAffinity, Policies, SchemaCompatibility, SubscriptionAuthMode};
+use serde_json::Value;
 
 /// What rows here are of.
 type Line = Row<Policies>;
 
 const TABLE: &[Line] = &[
-    count!("messageTTL", message_ttl_in_seconds, "Invalid value for message TTL"),
+    count!("messageTTL", message_ttl_in_seconds, "Invalid value for message TTL").required(),
     count!(
         "subscriptionExpirationTime",
         subscription_expiration_time_minutes,
         "Invalid value for subscription expiration time"
-    ),
-    count!("maxProducersPerTopic", max_producers_per_topic, "maxProducersPerTopic must be 0 or more"),
-    count!("maxConsumersPerTopic", max_consumers_per_topic, "maxConsumersPerTopic must be 0 or more"),
+    )
+    .required(),
+    count!("maxProducersPerTopic", max_producers_per_topic, "maxProducersPerTopic must be 0 or more").required(),
+    count!("maxConsumersPerTopic", max_consumers_per_topic, "maxConsumersPerTopic must be 0 or more").required(),
     count!(
         "maxConsumersPerSubscription",
         max_consumers_per_subscription,
         "maxConsumersPerSubscription must be 0 or more"
-    ),
-    count!("maxSubscriptionsPerTopic", max_subscriptions_per_topic, "maxSubscriptionsPerTopic must be 0 or more"),
-    count!("maxTopicsPerNamespace", max_topics_per_namespace, "maxTopicsPerNamespace must be 0 or more"),
+    )
+    .required(),
+    count!("maxSubscriptionsPerTopic", max_subscriptions_per_topic, "maxSubscriptionsPerTopic must be 0 or more")
+        .required(),
+    count!("maxTopicsPerNamespace", max_topics_per_namespace, "maxTopicsPerNamespace must be 0 or more").required(),
     count!(
         "maxUnackedMessagesPerConsumer",
         max_unacked_messages_per_consumer,
         "maxUnackedMessagesPerConsumer must be 0 or more"
-    ),
+    )
+    .required(),
     count!(
         "maxUnackedMessagesPerSubscription",
         max_unacked_messages_per_subscription,
         "maxUnackedMessagesPerSubscription must be 0 or more"
-    ),
+    )
+    .required(),
     count!(
         "deduplicationSnapshotInterval",
         deduplication_snapshot_interval_seconds,
-        "deduplicationSnapshotInterval must be 0 or more"
+        "interval must be greater than or equal to 0"
     ),
-    field!("deduplication", deduplication_enabled),
+    field!("deduplication", deduplication_enabled).required(),
     field!("globalProducers", global_producers),
     field!("replicateSubscriptionState", replicate_subscription_state),
-    field!("encryptionRequired", encryption_required),
+    field!("encryptionRequired", encryption_required).required(),
     field!("delayedDelivery", delayed_delivery_policies),
     field!("inactiveTopicPolicies", inactive_topic_policies),
-    field!("schemaValidationEnforced", schema_validation_enforced),
+    field!("schemaValidationEnforced", schema_validation_enforced).required(),
     field!("autoSubscriptionCreation", auto_subscription_creation_override),
-    field!("subscriptionTypesEnabled", subscription_types_enabled),
-    field!("entryFilters", entry_filters),
-    field!("resourcegroup", resource_group_name),
-    field!("antiAffinity", anti_affinity_group),
+    subscription_types!(subscription_types_enabled),
+    entry_filters!(),
+    pause_on_ack!().unset_shows(|| Value::from(false)),
+    Line::new("resourcegroup", |policies, _| shown(&policies.resource_group_name), |_, _| Err(no_such_call()))
+        .removed_by(|policies, _| policies.resource_group_name = None),
+    Line::new(
+        "antiAffinity",
+        |policies, _| shown(&policies.anti_affinity_group),
+        |policies, input| {
+            let group: Option<String> = input.parse()?;
+            let group = group.filter(|group| !group.trim().is_empty());
+            policies.anti_affinity_group =
+                Some(group.ok_or_else(|| AdminError::invalid("antiAffinityGroup can't be empty"))?);
+            Ok(())
+        },
+    )
+    .unset_is_no_content()
+    .removed_by(|policies, _| policies.anti_affinity_group = None),
     field!("properties", properties).put(),
-    field!("offloadPolicies", offload_policies),
-    field!("offloadDeletionLagMs", offload_deletion_lag_ms).put(),
+    offload!(),
+    field!("offloadDeletionLagMs", offload_deletion_lag_ms).put().required(),
     field!("offloadThreshold", offload_threshold).put().removed_by(|policies, _| policies.offload_threshold = -1),
     field!("offloadThresholdInSeconds", offload_threshold_in_seconds)
         .put()
         .answering(StatusCode::OK)
         .removed_by(|policies, _| policies.offload_threshold_in_seconds = -1),
     field!("schemaAutoUpdateCompatibilityStrategy", schema_auto_update_compatibility_strategy).put(),
-    field!("replication", replication_clusters).answering(StatusCode::OK),
-    field!("allowedClusters", allowed_clusters),
+    Line::new(
+        "replication",
+        |policies, _| shown(&policies.replication_clusters),
+        |policies, input| {
+            policies.replication_clusters = input.parse::<Option<_>>()?.unwrap_or_default();
+            Ok(())
+        },
+    )
+    .answering(StatusCode::OK),
+    field!("allowedClusters", allowed_clusters).answering(StatusCode::OK).required(),
     rate!("dispatchRate", topic_dispatch_rate),
     rate!("subscriptionDispatchRate", subscription_dispatch_rate),
     rate!("replicatorDispatchRate", replicator_dispatch_rate),
@@ -84,7 +115,8 @@ const TABLE: &[Line] = &[
             policies.is_allow_auto_update_schema = input.parse()?;
             Ok(())
         },
-    ),
+    )
+    .required(),
     Line::new(
         "subscriptionAuthMode",
         |policies, _| shown(&policies.subscription_auth_mode),
@@ -108,13 +140,14 @@ const TABLE: &[Line] = &[
         |policies, input| {
             let threshold: Option<i64> = input.parse()?;
             if threshold.is_some_and(|bytes| bytes < 0) {
-                return Err(AdminError::invalid("Invalid value for compaction threshold"));
+                return Err(AdminError::invalid("compactionThreshold must be 0 or more"));
             }
             policies.compaction_threshold = threshold;
             Ok(())
         },
     )
     .put()
+    .required()
     .removed_by(|policies, _| policies.compaction_threshold = None),
     Line::new(
         "autoTopicCreation",
@@ -131,15 +164,32 @@ const TABLE: &[Line] = &[
     persistence!(persistence),
 ];
 
+/// Those of which changes in a namespace that is not there are refused in other words.
+const IN_OTHER_WORDS: &[&str] = &[
+    "maxSubscriptionsPerTopic",
+    "maxTopicsPerNamespace",
+    "deduplicationSnapshotInterval",
+    "delayedDelivery",
+    "inactiveTopicPolicies",
+    "retention",
+    "resourcegroup",
+];
+
 fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), AdminError> {
-    let invalid =
-        |text: &str| Err(AdminError::invalid(format!("Invalid configuration for autoTopicCreationOverride. {text}")));
+    let invalid = |text: &str| {
+        Err(AdminError::invalid(format!("Invalid configuration for autoTopicCreationOverride. the detail is {text}")))
+    };
     match (given.allow_auto_topic_creation, given.topic_type.as_deref(), given.default_num_partitions) {
         (false, ..) => Ok(()),
         (true, Some("partitioned"), Some(count)) if count > 0 => Ok(()),
+        (true, Some("partitioned"), None) => {
+            invalid("[defaultNumPartitions] cannot be null when the type is partitioned.")
+        }
         (true, Some("partitioned"), _) => invalid("[defaultNumPartitions] cannot be less than 1 for partition type."),
         (true, None | Some("non-partitioned"), None | Some(0)) => Ok(()),
-        (true, Some("non-partitioned"), Some(_)) => invalid("[numPartitions] is not allowed for non-partitioned type."),
+        (true, Some("non-partitioned"), Some(_)) => {
+            invalid("[defaultNumPartitions] is not allowed to be set when the type is non-partition.")
+        }
         (true, ..) => invalid("Unknown topic type [topicType]"),
     }
 }
@@ -147,6 +197,7 @@ fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), Ad
 pub fn routes() -> Router<AdminState> {
     let under = |rest: &str| format!("{PATH}{rest}");
     Router::new()
+        .route("/admin/v2/namespaces/{tenant}/antiAffinity/{group}", get(anti_affinity_group))
         .route(&under("/{policy}"), get(read).post(write).put(write).delete(remove))
         .route(&under("/backlogQuotaMap"), get(quotas))
         .route(&under("/backlogQuota"), axum::routing::post(set_quota).delete(remove_quota))
@@ -160,15 +211,18 @@ async fn read(State(state): Given, call: Call) -> Answer {
     let row = Line::named(TABLE, &call)?;
     let namespace = state.administered_namespace(&call)?;
     let policies = state.registry().namespace(&namespace).unwrap_or_default();
-    Ok(Reply::setting(&(row.read)(&policies, &state.service.config().cluster)))
+    Ok(row.reply(&(row.read)(&policies, &state.service.config().cluster)))
 }
 
 async fn write(State(state): Given, method: Method, call: Call) -> Answer {
     let row = Line::named(TABLE, &call)?;
     row.check_set_by(&method)?;
-    let input = Input { value: call.value()?, cluster: &state.service.config().cluster };
+    let input = Input { name: row.name, value: row.value(&call)?, cluster: &state.service.config().cluster };
     match row.name {
-        "replication" => check_clusters(&state, &state.administered_namespace(&call)?, &input.parse()?)?,
+        "replication" => {
+            let clusters = input.parse::<Option<_>>()?.unwrap_or_default();
+            check_clusters(&state, &state.administered_namespace(&call)?, &clusters)?;
+        }
         "allowedClusters" => check_allowed(&state, &state.administered_namespace(&call)?, &input.parse()?)?,
         _ => {}
     }
@@ -206,7 +260,12 @@ async fn change(
     what: &str,
     change: impl FnMut(&mut Policies) -> Result<(), AdminError>,
 ) -> Answer {
-    let namespace = state.administered_namespace(call)?;
+    let namespace = state.administered_namespace(call).map_err(|error| {
+        match error.reason == "Namespace does not exist" && IN_OTHER_WORDS.contains(&what) {
+            true => AdminError::not_found("Namespace policies does not exist"),
+            false => error,
+        }
+    })?;
     state.registry().update_namespace(&namespace, change).await?;
     tracing::info!(%namespace, policy = what, by = call.principal.acting(), "policy of a namespace changed");
     Ok(Reply::done())
@@ -244,12 +303,22 @@ async fn remove_offload(State(state): Given, call: Call) -> Answer {
 async fn affinity(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
     let policies = state.registry().namespace(&namespace).unwrap_or_default();
-    Ok(Reply::setting(&shown(&policies.bookie_affinity_group)))
+    match &policies.bookie_affinity_group {
+        Some(group) => Ok(Reply::json(group)),
+        None => Ok(Reply::done()),
+    }
 }
 
 async fn set_affinity(State(state): Given, call: Call) -> Answer {
-    state.administered_namespace(&call)?;
-    Err(not_served("Bookie affinity is not served: bookies have no groups here, so that it would have no effect"))
+    let group: BookieAffinity = call.json()?;
+    if group.bookkeeper_affinity_group_primary.trim().is_empty() {
+        return Err(AdminError::invalid("bookkeeperAffinityGroupPrimary can't be empty"));
+    }
+    change(&state, &call, "bookieAffinity", |policies| {
+        policies.bookie_affinity_group = Some(group.clone());
+        Ok(())
+    })
+    .await
 }
 
 async fn remove_affinity(State(state): Given, call: Call) -> Answer {
@@ -263,7 +332,10 @@ async fn remove_affinity(State(state): Given, call: Call) -> Answer {
 async fn property(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
     let policies = state.registry().namespace(&namespace).unwrap_or_default();
-    Ok(policies.properties.get(&call.name("key")).map_or_else(Reply::done, |value| Reply::text(value.clone())))
+    Ok(policies
+        .properties
+        .get(&call.name("key"))
+        .map_or_else(|| Reply::empty(StatusCode::OK), |value| Reply::text(value.clone())))
 }
 
 async fn set_property(State(state): Given, call: Call) -> Answer {
@@ -275,11 +347,32 @@ async fn set_property(State(state): Given, call: Call) -> Answer {
     .await
 }
 
+/// Answers what the property was.
 async fn remove_property(State(state): Given, call: Call) -> Answer {
     let key = call.name("key");
+    let mut before = None;
     change(&state, &call, "properties", |policies| {
-        policies.properties.remove(&key);
+        before = policies.properties.remove(&key);
         Ok(())
     })
-    .await
+    .await?;
+    Ok(before.map_or_else(|| Reply::empty(StatusCode::OK), Reply::text))
+}
+
+/// Namespaces of a tenant that are to be kept apart as one group.
+async fn anti_affinity_group(State(state): Given, call: Call) -> Answer {
+    let tenant = call.query("tenant").or(call.query("property"));
+    let tenant = tenant.ok_or_else(|| AdminError::bad_request("Tenant should not be null"))?;
+    state.allow(&call, Action::Administer, &Scope::Tenant(tenant))?;
+    let cluster = call.param("tenant");
+    if state.registry().cluster(cluster).is_none() {
+        return Err(AdminError::invalid(format!("Cluster {cluster} does not exist.")));
+    }
+    let group = call.name("group");
+    let mut found = state.registry().namespaces(tenant).unwrap_or_default();
+    found.retain(|name| {
+        let policies = state.registry().namespace(name).unwrap_or_default();
+        policies.anti_affinity_group.as_deref() == Some(&group) && policies.replication_clusters.contains(cluster)
+    });
+    Ok(Reply::json(&found.iter().map(ToString::to_string).collect::<Vec<_>>()))
 }

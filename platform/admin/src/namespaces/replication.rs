@@ -20,6 +20,7 @@ pub fn check_clusters(
     if names.contains("global") {
         return Err(AdminError::invalid("Cannot specify global in the list of replication clusters"));
     }
+    check_known(state, names)?;
     check_trusted(state, namespace.tenant(), names)?;
     let policies = state.registry().namespace(namespace).unwrap_or_default();
     let allowed = &policies.allowed_clusters;
@@ -30,13 +31,19 @@ pub fn check_clusters(
     check_no_peers(state, names)
 }
 
-/// Whether the clusters exist and are the tenant's.
-fn check_trusted(state: &AdminState, tenant: &str, names: &BTreeSet<String>) -> Result<(), AdminError> {
-    let registry = state.registry();
-    if let Some(name) = names.iter().find(|name| registry.cluster(name).is_none()) {
-        return Err(AdminError::forbidden(format!("Invalid cluster id: {name}")));
+/// Whether the clusters exist.
+fn check_known(state: &AdminState, names: &BTreeSet<String>) -> Result<(), AdminError> {
+    match names.iter().find(|name| state.registry().cluster(name).is_none()) {
+        Some(name) => Err(AdminError::forbidden(format!("Invalid cluster id: {name}"))),
+        None => Ok(()),
     }
-    let Some(info) = registry.tenant(tenant) else { return Err(AdminError::not_found("Tenant does not exist")) };
+}
+
+/// Whether the clusters are the tenant's.
+pub fn check_trusted(state: &AdminState, tenant: &str, names: &BTreeSet<String>) -> Result<(), AdminError> {
+    let Some(info) = state.registry().tenant(tenant) else {
+        return Err(AdminError::not_found("Tenant does not exist"));
+    };
     match names.iter().find(|name| !info.allowed_clusters.contains(*name)) {
         Some(name) => Err(AdminError::forbidden(format!(
             "Cluster [{name}] is not in the list of allowed clusters list for tenant [{tenant}]"
@@ -64,6 +71,7 @@ pub fn check_allowed(
     names: &BTreeSet<String>,
 ) -> Result<(), AdminError> {
     check_trusted(state, namespace.tenant(), names)?;
+    check_known(state, names)?;
     let policies = state.registry().namespace(namespace).unwrap_or_default();
     match policies.replication_clusters.iter().find(|name| !names.is_empty() && !names.contains(*name)) {
         Some(name) => Err(AdminError::bad_request(format!(

@@ -61,7 +61,9 @@ async fn create(State(state): Given, call: Call) -> Answer {
 async fn delete(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
     if state.registry().partitions(&topic).is_some() {
-        return Err(AdminError::conflict(format!("{topic} is a partitioned topic; it is deleted with its partitions")));
+        return Err(AdminError::conflict(format!(
+            "{topic} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
+        )));
     }
     let force = call.flag("force");
     state.service.delete_topic_everywhere(&topic, force).await?;

@@ -12,10 +12,12 @@ use axum::extract::State;
 use axum::routing::get;
 use meridian_door::{Action, Scope};
 use meridian_managed_ledger::LogEntry;
+use meridian_topic::{TopicErrorKind, TopicHandle};
 use meridian_types::{Domain, Position, TopicName};
 use meridian_wire::compression::decompress;
 use meridian_wire::payload;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Largest payload that is unpacked for a reader.
 const MAX_UNPACKED_BYTES: usize = 64 << 20;
@@ -31,7 +33,13 @@ pub fn routes() -> Router<AdminState> {
 /// A message id as JSON.
 pub fn id_of(topic: &TopicName, position: Position) -> Value {
     let partition = topic.partition().map_or(-1, i64::from);
-    json!({ "ledgerId": position.ledger_id.0, "entryId": position.entry_id.0, "partitionIndex": partition })
+    json!({
+        "ledgerId": position.ledger_id.0,
+        "entryId": position.entry_id.0,
+        "partitionIndex": partition,
+        "batchIndex": -1,
+        "batchSize": 0,
+    })
 }
 
 async fn last_id(State(state): Given, call: Call) -> Answer {
@@ -83,6 +91,18 @@ fn show(entry: LogEntry) -> Answer {
     Ok(Reply::bytes(plain, headers))
 }
 
+/// The position of the nth entry that the topic holds.
+fn nth_of_all(handle: &Arc<dyn TopicHandle>, nth: u64) -> Option<Position> {
+    let mut left = nth.checked_sub(1)?;
+    for ledger in handle.stats().log?.ledgers {
+        if left < ledger.entries {
+            return Some(Position::new(ledger.ledger_id.0, i64::try_from(left).ok()?));
+        }
+        left -= ledger.entries;
+    }
+    None
+}
+
 async fn peek(State(state): Given, call: Call) -> Answer {
     let (topic, name) = (call.topic()?, call.name("subscription"));
     state.allow(&call, Action::Consume, &Scope::Subscription(&topic, &name))?;
@@ -90,12 +110,15 @@ async fn peek(State(state): Given, call: Call) -> Answer {
     state.require_unpartitioned(&topic, "Peek messages on")?;
     let nth = u64::try_from(call.number("nth")?).ok().filter(|nth| *nth > 0);
     let nth = nth.ok_or_else(|| AdminError::invalid("the position of a message is counted from 1"))?;
-    let found = state.load(&topic).await?.peek(name.clone(), nth).await.map_err(|error| match error.kind {
-        meridian_topic::TopicErrorKind::SubscriptionNotFound => {
-            AdminError::not_found(format!("Subscription {name} not found for topic {topic}"))
-        }
-        _ => error.into(),
-    })?;
+    let handle = state.load(&topic).await?;
+    let found = match handle.peek(name, nth).await {
+        // A subscription that is not there yet would begin at the first message.
+        Err(error) if error.kind == TopicErrorKind::SubscriptionNotFound => match nth_of_all(&handle, nth) {
+            Some(position) => handle.entry(position).await?,
+            None => None,
+        },
+        found => found?,
+    };
     show(found.ok_or_else(|| AdminError::not_found("Message not found"))?)
 }
 

@@ -3,12 +3,15 @@
 use super::{NAMESPACE, of_topic};
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::explain;
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::get;
+use meridian_broker::service::MAX_PARTITIONS;
 use meridian_broker::service::is_system_topic;
 use meridian_broker::{BrokerError, ListDomain};
 use meridian_door::{Action, Scope};
@@ -49,26 +52,35 @@ async fn show(State(state): Given, call: Call) -> Answer {
 }
 
 /// A bare number, a number as text, or the whole record.
-fn wanted(call: &Call) -> Result<PartitionedTopic, AdminError> {
+fn wanted(call: &Call, least: u32) -> Result<PartitionedTopic, AdminError> {
     let bad = || AdminError::bad_request("the body has to be a number of partitions");
+    let of_number = |number| of_number(number, least);
     match call.value()? {
-        Value::Object(record) => serde_json::from_value(Value::Object(record)).map_err(|_| bad()),
+        Value::Object(record) => {
+            let record: PartitionedTopic = explain::read("", &Value::Object(record))?;
+            of_number(i64::from(record.partitions))
+                .map(|number| PartitionedTopic { partitions: number.partitions, ..record })
+        }
         Value::String(text) => of_number(text.trim().parse().map_err(|_| bad())?),
         Value::Number(number) => of_number(number.as_i64().ok_or_else(bad)?),
         _ => Err(bad()),
     }
 }
 
-fn of_number(number: i64) -> Result<PartitionedTopic, AdminError> {
-    let too_few =
-        || AdminError::new(axum::http::StatusCode::NOT_ACCEPTABLE, "Number of partitions should be more than 0");
-    let partitions = u32::try_from(number).ok().filter(|count| *count > 0).ok_or_else(too_few)?;
+fn of_number(number: i64, least: u32) -> Result<PartitionedTopic, AdminError> {
+    let refuse = |text: &str| AdminError::new(StatusCode::NOT_ACCEPTABLE, text);
+    if number > i64::from(MAX_PARTITIONS) {
+        let text = format!("Number of partitions should be less than or equal to {MAX_PARTITIONS}");
+        return Err(refuse(&text));
+    }
+    let partitions = u32::try_from(number).ok().filter(|count| *count >= least);
+    let partitions = partitions.ok_or_else(|| refuse("Number of partitions should be more than 0"))?;
     Ok(PartitionedTopic { partitions, ..PartitionedTopic::default() })
 }
 
 async fn create(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
-    let wanted = wanted(&call)?;
+    let wanted = wanted(&call, 1)?;
     if topic.partition().is_some() {
         return Err(AdminError::invalid("Partitioned Topic Name should not contain '-partition-'"));
     }
@@ -79,12 +91,12 @@ async fn create(State(state): Given, call: Call) -> Answer {
 
 async fn grow(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
-    let wanted = wanted(&call)?.partitions;
+    let wanted = wanted(&call, 0)?.partitions;
     let before = state.registry().partitions(&topic);
-    let before = before.ok_or_else(|| AdminError::conflict(format!("Topic {topic} is not the partitioned topic")))?;
+    let before = before.ok_or_else(|| AdminError::conflict(format!("Topic {topic} is not the partitioned topic.")))?;
     if wanted < before {
         let text = format!("Desired partitions {wanted} can't be less than the current partitions {before}.");
-        return Err(AdminError::new(axum::http::StatusCode::UNPROCESSABLE_ENTITY, text));
+        return Err(AdminError::new(StatusCode::UNPROCESSABLE_ENTITY, text));
     }
     state.service.grow_partitioned_topic(&topic, wanted).await?;
     tracing::info!(%topic, partitions = wanted, by = call.principal.acting(), "partitioned topic grown");
@@ -93,6 +105,12 @@ async fn grow(State(state): Given, call: Call) -> Answer {
 
 async fn delete(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
+    if state.registry().partitions(&topic).is_none() {
+        state.require_topic(&topic).await.map_err(|_| AdminError::not_found(format!("Topic {topic} not found.")))?;
+        return Err(AdminError::conflict(format!(
+            "{topic} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete."
+        )));
+    }
     let force = call.flag("force");
     state.service.delete_partitioned_topic(&topic, force).await?;
     tracing::info!(%topic, by = call.principal.acting(), force, "partitioned topic deleted");

@@ -4,7 +4,10 @@ use super::of_topic;
 use crate::call::Call;
 use crate::error::AdminError;
 use crate::namespaces::check_clusters;
-use crate::policy_table::{Input, QuotaChange, Row, count, field, no_such_call, persistence, retention, shown};
+use crate::policy_table::{
+    Input, QuotaChange, Row, count, entry_filters, field, no_such_call, offload, pause_on_ack, persistence, retention,
+    shown, subscription_types,
+};
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -28,15 +31,23 @@ type Line = Row<TopicPolicies>;
 const TABLE: &[Line] = &[
     count!("messageTTL", message_ttl_in_seconds, "Invalid value for message TTL")
         .applied_by(|all| shown(&all.message_ttl_s)),
-    count!("maxProducers", max_producers, "maxProducers must be 0 or more").applied_by(|all| shown(&all.max_producers)),
-    count!("maxConsumers", max_consumers, "maxConsumers must be 0 or more").applied_by(|all| shown(&all.max_consumers)),
+    count!("maxProducers", max_producers, "maxProducers must be 0 or more")
+        .required()
+        .applied_by(|all| shown(&all.max_producers)),
+    count!("maxConsumers", max_consumers, "maxConsumers must be 0 or more")
+        .required()
+        .applied_by(|all| shown(&all.max_consumers)),
     count!(
         "maxConsumersPerSubscription",
         max_consumers_per_subscription,
-        "maxConsumersPerSubscription must be 0 or more"
+        "Invalid value for maxConsumersPerSubscription"
     )
+    .required()
+    .unset_is_no_content()
     .applied_by(|all| shown(&all.max_consumers_per_subscription)),
     count!("maxSubscriptionsPerTopic", max_subscriptions, "maxSubscriptionsPerTopic must be 0 or more")
+        .required()
+        .unset_is_no_content()
         .applied_by(|all| shown(&all.max_subscriptions)),
     count!("maxUnackedMessagesOnConsumer", max_unacked_messages_per_consumer, "maxUnackedNum must be 0 or more")
         .applied_by(|all| shown(&all.max_unacked_per_consumer)),
@@ -46,14 +57,12 @@ const TABLE: &[Line] = &[
         "maxUnackedNum must be 0 or more"
     )
     .applied_by(|all| shown(&all.max_unacked_per_subscription)),
-    count!("maxMessageSize", max_message_size, "topic-level maxMessageSize must be 0 or more")
+    count!("maxMessageSize", max_message_size, MESSAGE_SIZE_REFUSED)
+        .required()
+        .unset_is_no_content()
         .applied_by(|all| shown(&all.max_message_bytes)),
-    count!(
-        "deduplicationSnapshotInterval",
-        deduplication_snapshot_interval_seconds,
-        "deduplicationSnapshotInterval must be 0 or more"
-    )
-    .applied_by(|all| shown(&all.deduplication_snapshot_s)),
+    count!("deduplicationSnapshotInterval", deduplication_snapshot_interval_seconds, "interval must be 0 or more")
+        .applied_by(|all| shown(&all.deduplication_snapshot_s)),
     field!("globalProducers", global_producers).applied_by(|all| shown(&all.global_producers)),
     field!("replicateSubscriptionState", replicate_subscription_state)
         .applied_by(|all| shown(&all.replicate_subscription_state)),
@@ -65,7 +74,7 @@ const TABLE: &[Line] = &[
         .applied_by(|all| dispatch_rate(all.subscription_dispatch_rate)),
     field!("replicatorDispatchRate", replicator_dispatch_rate)
         .applied_by(|all| dispatch_rate(all.replicator_dispatch_rate)),
-    field!("publishRate", publish_rate).applied_by(|all| {
+    field!("publishRate", publish_rate).unset_is_no_content().applied_by(|all| {
         let (messages, bytes) = all.publish_rate;
         let none: (PublishRate, PublishRate) = Default::default();
         if (messages, bytes) == (0, 0) {
@@ -79,23 +88,51 @@ const TABLE: &[Line] = &[
         let calls = if calls == 0 { unset.subscribe_throttling_rate_per_consumer } else { i64::from(calls) };
         json!({ "subscribeThrottlingRatePerConsumer": calls, "ratePeriodInSecond": period })
     }),
-    field!("compactionThreshold", compaction_threshold).applied_by(|all| shown(&all.compaction_threshold_bytes)),
-    field!("offloadPolicies", offload_policies),
+    Line::new(
+        "compactionThreshold",
+        |policies, _| shown(&policies.compaction_threshold),
+        |policies, input| {
+            let threshold: Option<i64> = input.parse()?;
+            if threshold.is_some_and(|bytes| bytes < 0) {
+                return Err(AdminError::invalid("Invalid value for compactionThreshold"));
+            }
+            policies.compaction_threshold = threshold;
+            Ok(())
+        },
+    )
+    .required()
+    .removed_by(|policies, _| policies.compaction_threshold = None)
+    .applied_by(|all| shown(&all.compaction_threshold_bytes)),
+    offload!(),
+    pause_on_ack!().applied_by(|_| Value::from(false)),
     field!("schemaCompatibilityStrategy", schema_compatibility_strategy)
         .put()
         .applied_by(|all| shown(&all.schema_compatibility)),
     field!("schemaValidationEnforced", schema_validation_enforced)
+        .required()
         .applied_by(|all| shown(&all.schema_validation_enforced)),
-    field!("subscriptionTypesEnabled", subscription_types_enabled).applied_by(|all| shown(&all.subscription_types)),
-    field!("entryFilters", entry_filters),
+    subscription_types!(subscription_types_enabled).applied_by(|all| shown(&all.subscription_types)),
+    entry_filters!().applied_by(|_| json!({ "entryFilterNames": "" })),
     field!("autoSubscriptionCreation", auto_subscription_creation_override).applied_by(|all| {
         let allow_auto_subscription_creation = all.auto_subscription_creation.allowed;
         shown(&AutoSubscriptionCreationOverride { allow_auto_subscription_creation })
     }),
-    field!("replication", replication_clusters).applied_by(|all| shown(&all.replication_clusters)),
+    Line::new(
+        "replication",
+        |policies, _| shown(&policies.replication_clusters),
+        |policies, input| {
+            policies.replication_clusters = Some(input.parse::<Option<_>>()?.unwrap_or_default());
+            Ok(())
+        },
+    )
+    .removed_by(|policies, _| policies.replication_clusters = None)
+    .applied_by(|all| shown(&all.replication_clusters)),
     persistence!(persistence).applied_by(|all| shown(&all.persistence)),
     retention!(retention).applied_by(|all| shown(&all.retention)),
 ];
+
+const MESSAGE_SIZE_REFUSED: &str = "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller \
+                                   than that in the broker-level";
 
 /// A rate in force as Pulsar writes it: no limit is -1.
 fn limit(value: u64) -> i64 {
@@ -134,11 +171,17 @@ async fn read(State(state): Given, call: Call) -> Answer {
     let topic = target(&state, &call).await?;
     let policies = state.registry().topic_policies(&topic).unwrap_or_default();
     let own = (row.read)(&policies, &state.service.config().cluster);
+    if !own.is_null() || !call.flag("applied") {
+        return Ok(row.reply(&own));
+    }
     match row.applied {
-        Some(applied) if own.is_null() && call.flag("applied") => {
-            Ok(Reply::setting(&applied(&state.registry().effective(&topic))))
+        Some(applied) => Ok(row.reply(&applied(&state.registry().effective(&topic)))),
+        // No broker offloads, so that nothing of it is in force: what the namespace asks for is shown.
+        None if row.name == "offloadPolicies" => {
+            let policies = state.registry().namespace(&topic.namespace()).unwrap_or_default();
+            Ok(row.reply(&policies.offload_policies.as_ref().map(crate::offload::shown).unwrap_or_default()))
         }
-        _ => Ok(Reply::setting(&own)),
+        None => Ok(row.reply(&own)),
     }
 }
 
@@ -148,12 +191,21 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
     // The one policy that comes in the query.
     let value = match call.query("messageTTL").filter(|_| row.name == "messageTTL") {
         Some(text) => Value::from(text),
-        None => call.value()?,
+        None => row.value(&call)?,
     };
-    let input = Input { value, cluster: &state.service.config().cluster };
-    if row.name == "replication" {
-        let topic = target(&state, &call).await?;
-        check_clusters(&state, &topic.namespace(), &input.parse()?)?;
+    let input = Input { name: row.name, value, cluster: &state.service.config().cluster };
+    match row.name {
+        "replication" => {
+            let topic = target(&state, &call).await?;
+            check_clusters(&state, &topic.namespace(), &input.parse::<Option<_>>()?.unwrap_or_default())?;
+        }
+        "maxMessageSize" => {
+            let most = state.settings().count(Key::MaxMessageSize);
+            if input.parse::<Option<i64>>()?.is_some_and(|bytes| u64::try_from(bytes).is_ok_and(|bytes| bytes > most)) {
+                return Err(AdminError::invalid(format!("{MESSAGE_SIZE_REFUSED} ({most} bytes)")));
+            }
+        }
+        _ => {}
     }
     change(&state, &call, row.name, |policies| (row.write)(policies, &input)).await?;
     Ok(Reply::empty(row.set_status))
@@ -234,9 +286,9 @@ mod tests {
             assert!((row.read)(&policies, "here").is_null(), "{} is unset", row.name);
         }
         let ttl = TABLE.iter().find(|row| row.name == "messageTTL").unwrap();
-        let below = Input { value: Value::from(-5), cluster: "here" };
+        let below = Input { name: "messageTTL", value: Value::from(-5), cluster: "here" };
         assert_eq!((ttl.write)(&mut policies, &below), Err(AdminError::invalid("Invalid value for message TTL")));
-        (ttl.write)(&mut policies, &Input { value: Value::from("0"), cluster: "here" }).unwrap();
+        (ttl.write)(&mut policies, &Input { name: "messageTTL", value: Value::from("0"), cluster: "here" }).unwrap();
         assert_eq!((ttl.read)(&policies, "here"), Value::from(0));
         ttl.remove.unwrap()(&mut policies, "here");
         assert!(policies.is_empty());

@@ -139,7 +139,7 @@ pub(super) async fn replay(service: &Arc<BrokerService>, tail: &Tail) -> Result<
     let log = log_of(service, &tail.topic).await?;
     let cursor = log
         .cursor(&cursor_name(tail.epoch))
-        .ok_or_else(|| FailoverError::Host(format!("the tail of {} is not kept any more", tail.topic)))?;
+        .ok_or_else(|| FailoverError::NoTail(format!("the tail of {} is not kept any more", tail.topic)))?;
     let own = RegionId::of(&service.config().cluster);
     let members = Members { log: &log, link: &cursor, own, after: tail.after, to: tail.to, active: &tail.active };
     let active = service.failover().and_then(|failover| failover.state(&tail.topic.namespace()));

@@ -12,6 +12,7 @@ use crate::config::ReplicationConfig;
 use crate::quotas::Quotas;
 use crate::schema::SchemaRegistry;
 use crate::service::now_ms;
+use crate::time::iso;
 use bytes::Bytes;
 use meridian_client::{ClientError, Credentials, Peer, PeerLimits, PeerPool, ServiceUrl, TlsSettings};
 use meridian_managed_ledger::InitialPosition;
@@ -265,8 +266,8 @@ impl Link for RunningLink {
 /// States that last tell since when.
 fn shown(state: &LinkState, since_ms: u64) -> String {
     match state {
-        LinkState::Disconnected(why) => format!("disconnected since {since_ms}: {why}"),
-        LinkState::Stalled => format!("stalled since {since_ms}"),
+        LinkState::Disconnected(why) => format!("disconnected since {}: {why}", iso(since_ms)),
+        LinkState::Stalled => format!("stalled since {}", iso(since_ms)),
         other => other.to_string(),
     }
 }
@@ -359,8 +360,11 @@ mod tests {
 
     #[test]
     fn states_that_last_say_since_when() {
-        assert_eq!(shown(&LinkState::Stalled, 5), "stalled since 5");
-        assert_eq!(shown(&LinkState::Disconnected("no route".into()), 7), "disconnected since 7: no route");
+        assert_eq!(shown(&LinkState::Stalled, 5), "stalled since 1970-01-01T00:00:00.005Z");
+        assert_eq!(
+            shown(&LinkState::Disconnected("no route".into()), 7),
+            "disconnected since 1970-01-01T00:00:00.007Z: no route"
+        );
         assert_eq!(shown(&LinkState::Running, 7), "running");
     }
 }

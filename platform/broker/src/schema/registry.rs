@@ -79,21 +79,28 @@ impl SchemaRegistry {
         }
     }
 
-    /// One version, `None` if there is none or it marks a deletion.
+    /// One version, `None` if there is none, it marks a deletion, or the schema is deleted.
     ///
     /// # Errors
     /// [`SchemaError`] if it can't be read.
     pub async fn version(&self, topic: &TopicName, version: u64) -> Result<Option<StoredSchema>, SchemaError> {
+        if self.head(topic).await?.is_none_or(|(head, _)| head.deleted) {
+            return Ok(None);
+        }
         let Some(entry) = self.store.get(&keys::version(topic, version)).await? else { return Ok(None) };
         Ok(Some(StoredSchema::decode(entry.value)?).filter(|schema| !schema.deleted))
     }
 
-    /// All versions, oldest first, without deletion marks.
+    /// All versions, oldest first, without deletion marks; none once the schema is deleted.
     ///
     /// # Errors
     /// [`SchemaError`] if one can't be read.
     pub async fn all(&self, topic: &TopicName) -> Result<Vec<StoredSchema>, SchemaError> {
-        let mut all = self.snapshot(topic).await?.all;
+        let snapshot = self.snapshot(topic).await?;
+        if snapshot.head.is_none_or(|(head, _)| head.deleted) {
+            return Ok(Vec::new());
+        }
+        let mut all = snapshot.all;
         all.retain(|schema| !schema.deleted);
         Ok(all)
     }

@@ -27,6 +27,7 @@ pub use append::Appender;
 pub use listing::{ListDomain, is_system_topic};
 pub use lookup::LookupAnswer;
 pub use owning::{CONTACT_PATH, RegistryNamespaces, broker_id, broker_record};
+pub use partitions::MAX_PARTITIONS;
 pub use regions::AttachedLink;
 pub use topics::Create;
 

@@ -14,6 +14,9 @@ use meridian_types::{NamespaceName, Position, TopicName};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Partitions of a topic at most, whatever the setting: each is a topic that is listed, opened and deleted.
+pub const MAX_PARTITIONS: u32 = 100_000;
+
 impl BrokerService {
     /// Partitions of a partitioned topic; `None` if it is none.
     pub fn partitions(&self, name: &TopicName) -> Option<u32> {
@@ -25,7 +28,8 @@ impl BrokerService {
         if count == 0 {
             return Err(BrokerError::InvalidValue("Number of partitions should be more than 0".to_owned()));
         }
-        if max > 0 && count > max {
+        let max = if max == 0 { MAX_PARTITIONS } else { max.min(MAX_PARTITIONS) };
+        if count > max {
             let text = format!("Number of partitions should be less than or equal to {max}");
             return Err(BrokerError::InvalidValue(text));
         }
@@ -125,6 +129,7 @@ impl BrokerService {
             .ok_or_else(|| BrokerError::TopicNotFound(format!("Partitioned Topic not found: {name}")))?;
         if !force {
             self.refuse_if_used((0..count).map(|partition| name.with_partition(partition)))?;
+            self.refuse_if_linked((0..count).map(|partition| name.with_partition(partition)))?;
         }
         self.mark_partitioned(name, true).await?;
         for partition in 0..count {

@@ -52,12 +52,29 @@ impl BrokerService {
         self.link.get()
     }
 
+    /// A topic that another region sends to is not deleted in passing: what is under way would be lost.
+    pub(super) fn refuse_if_linked(&self, names: impl Iterator<Item = TopicName>) -> Result<(), BrokerError> {
+        for topic in names.filter_map(|name| self.loaded_topic(&name)) {
+            let links = topic.stats().links;
+            if !links.is_empty() {
+                let regions: Vec<&str> = links.iter().map(|link| link.region.as_str()).collect();
+                let (count, regions) = (links.len(), regions.join(", "));
+                let text = format!("{} has {count} connected replicators of other regions: {regions}", topic.name());
+                return Err(BrokerError::Busy(text));
+            }
+        }
+        Ok(())
+    }
+
     /// Deletes a topic that is no partitioned one, here and in the regions that share its namespace.
     ///
     /// # Errors
     /// As [`Self::delete_topic`], or that the others can't be told.
     pub async fn delete_topic_everywhere(&self, name: &TopicName, force: bool) -> Result<(), BrokerError> {
         self.require_served(name).await?;
+        if !force {
+            self.refuse_if_linked(std::iter::once(name.clone()))?;
+        }
         self.delete_topic(name, force).await?;
         Ok(self.registry.end_topic(name).await?)
     }

@@ -86,7 +86,8 @@ impl Session {
             let response = match session.answer_create_schema(&request).await {
                 Ok(version) => CommandGetOrCreateSchemaResponse {
                     request_id,
-                    schema_version: Some(version.map(reply::schema_version).unwrap_or_default()),
+                    // What is no schema has no version: clients that are given one, even an empty one, ask for it.
+                    schema_version: version.map(reply::schema_version),
                     ..Default::default()
                 },
                 Err(error) => CommandGetOrCreateSchemaResponse {

@@ -56,6 +56,7 @@ pub(crate) struct State {
     pub record_ledger: Option<LedgerId>,
     pub properties: BTreeMap<String, String>,
     pub last_active_ms: u64,
+    pub last_advanced_ms: u64,
     pub last_flush_ms: u64,
 }
 
@@ -86,6 +87,7 @@ impl Cursor {
             record_ledger: start.record_ledger,
             properties: start.properties,
             last_active_ms: start.created_ms,
+            last_advanced_ms: 0,
             last_flush_ms: 0,
         };
         Arc::new_cyclic(|me| Self {
@@ -155,6 +157,9 @@ impl Cursor {
         let mark_delete = state.acks.mark_delete();
         if sum.changed {
             self.touch(&mut state, &log);
+        }
+        if mark_delete != before {
+            state.last_advanced_ms = state.last_active_ms;
         }
         AckOutcome {
             entries: sum.entries,
@@ -341,6 +346,7 @@ impl Cursor {
             cursor_ledger: state.record_ledger,
             dirty: self.durable && state.generation != state.durable_generation,
             last_active_ms: state.last_active_ms,
+            last_advanced_ms: state.last_advanced_ms,
             properties: state.properties.clone(),
         }
     }

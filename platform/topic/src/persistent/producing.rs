@@ -321,8 +321,7 @@ impl PersistentTopic {
                 match answer {
                     LogAnswer::Appended(entries) => self.confirm(side, &entries),
                     LogAnswer::Failed(tokens, error) => {
-                        let terminated = matches!(error, LogError::Terminated(_));
-                        side.core.failed(&tokens, &publish_error(&error), !terminated);
+                        side.core.failed(&tokens, &publish_error(&error));
                     }
                 }
                 self.run_producers(side);

@@ -240,7 +240,7 @@ fn subscription_stats(subscription: &Subscription, log: &ManagedLedger, ledgers:
         last_consumed_flow_ms: last(|active| active.past_flow_ms, |one| one.counters.last_flow_ms),
         last_consumed_ms: last(|active| active.past_consumed_ms, |one| one.counters.last_consumed_ms),
         last_acked_ms: last(|active| active.past_acked_ms, |one| one.counters.last_acked_ms),
-        last_mark_delete_ms: cursor.last_active_ms,
+        last_mark_delete_ms: cursor.last_advanced_ms,
         waiting: waiting(&state),
         unreadable: state.unreadable.is_some(),
         consumers,

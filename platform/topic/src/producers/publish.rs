@@ -156,14 +156,20 @@ impl<S: Clone + PartialEq> Producers<S> {
         latency_us
     }
 
-    /// The log has refused appends, or does not know their outcome (P4). `close` = their producers have to come back.
-    pub(crate) fn failed(&mut self, tokens: &[u64], error: &TopicError, close: bool) {
+    /// The log has refused appends, or does not know their outcome (P4): their producers have to come back. Those of a
+    /// topic that was terminated are told when they do; an answer before would cut some clients off from being told.
+    pub(crate) fn failed(&mut self, tokens: &[u64], error: &TopicError) {
+        let terminated = error.kind == TopicErrorKind::TopicTerminated;
         let mut broken: Vec<ProducerKey> = Vec::new();
         for token in tokens {
             self.answer_decided();
             let Some(sent) = self.take(*token) else { continue };
             self.flush_receipts();
-            self.refuse(&sent, error.clone());
+            if terminated {
+                self.forget(&sent);
+            } else {
+                self.refuse(&sent, error.clone());
+            }
             if let (Some(origin), Some(origins)) = (&sent.origin, &mut self.origins) {
                 origins.refuse(origin);
             }
@@ -174,7 +180,7 @@ impl<S: Clone + PartialEq> Producers<S> {
             {
                 dedup.refuse(&self.list[index].name, sequence);
             }
-            if close && broken.last() != Some(&sent.key) && !broken.contains(&sent.key) {
+            if broken.last() != Some(&sent.key) && !broken.contains(&sent.key) {
                 broken.push(sent.key);
             }
         }
@@ -217,6 +223,13 @@ impl<S: Clone + PartialEq> Producers<S> {
     fn settle_origin(&mut self, sent: &Unanswered) {
         if let (Some(origin), Some(origins)) = (&sent.origin, &mut self.origins) {
             origins.confirm(origin);
+        }
+    }
+
+    /// A send that gets no answer, as its producer is closed.
+    fn forget(&mut self, sent: &Unanswered) {
+        if let Some(index) = self.index_of(sent.key) {
+            self.list[index].unanswered -= 1;
         }
     }
 

@@ -121,7 +121,7 @@ fn a_refused_append_closes_its_producer_only() {
     let a = producers.publish(ProducerKey(1), vec![send(0)], 0, 0);
     let b = producers.publish(ProducerKey(2), vec![send(0)], 0, 0);
     let error = TopicError::new(TopicErrorKind::Persistence, "busy");
-    producers.failed(&[a[0].token], &error, true);
+    producers.failed(&[a[0].token], &error);
     assert_eq!(trace(&mut producers), ["a error 0 Persistence", "a close", "gone 1"]);
     producers.confirmed(&appended(&b, 0), 0);
     assert_eq!(trace(&mut producers), ["b receipts 0@1:0"]);
@@ -265,7 +265,7 @@ mod links {
         let requests = producers.publish(ProducerKey(1), vec![copied(0), copied(1), copied(2)], 0, 0);
         producers.confirmed(&appended(&requests[..1], 0), 0);
         let error = TopicError::new(TopicErrorKind::Persistence, "busy");
-        producers.failed(&[requests[1].token, requests[2].token], &error, true);
+        producers.failed(&[requests[1].token, requests[2].token], &error);
         let lines = ["w receipts 9@1:0", "w error 1001 Persistence", "w error 1002 Persistence", "w close", "gone 1"];
         assert_eq!(trace(&mut producers), lines);
         admit(&mut producers, 2, link("w", true));

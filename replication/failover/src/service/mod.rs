@@ -478,7 +478,7 @@ impl FailoverService {
     async fn tail(&self, topic: &TopicName, epoch: Epoch) -> Result<Tail, FailoverError> {
         match self.store.get(&keys::tail(topic, epoch)).await? {
             Some(entry) => Tail::decode(&entry.value),
-            None => Err(FailoverError::Host(format!("topic {topic} has no tail of epoch {epoch}"))),
+            None => Err(FailoverError::NoTail(format!("topic {topic} has no tail of epoch {epoch}"))),
         }
     }
 }

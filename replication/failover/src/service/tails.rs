@@ -49,7 +49,7 @@ impl FailoverService {
     pub async fn replay(&self, topic: &TopicName, epoch: Epoch) -> Result<Tail, FailoverError> {
         let mut tail = self.tail(topic, epoch).await?;
         if tail.is_over() {
-            return Err(FailoverError::Host(format!("the tail of {topic} was replayed or dropped already")));
+            return Err(FailoverError::TailOver(topic.to_string()));
         }
         tail.replayed_to = Some(self.host.replay_tail(&tail).await?);
         self.finish(tail).await
