@@ -14,6 +14,7 @@ mod bundles;
 mod effective;
 mod lenient;
 mod limits;
+pub mod matrix;
 mod namespace;
 pub mod quota;
 mod rates;

@@ -106,6 +106,19 @@ impl Admin {
         self.good("DELETE", path, answer).map(drop)
     }
 
+    /// Makes any call; the answer, a text if it is no JSON, null if there is none.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub async fn send(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+        let answer = self.call(method, path, body).await?;
+        let text = answer.1.clone();
+        match self.good(method, path, answer)? {
+            Value::Null if !text.is_empty() && text != "null" => Ok(Value::from(text)),
+            value => Ok(value),
+        }
+    }
+
     fn good(&self, method: &str, path: &str, (status, text): (u16, String)) -> Result<Value, Failure> {
         match status {
             200..=299 => Ok(serde_json::from_str(&text).unwrap_or_default()),
