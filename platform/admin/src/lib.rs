@@ -33,6 +33,7 @@ mod lookup;
 mod metrics;
 mod namespaces;
 mod offload;
+pub mod openapi;
 mod policy_table;
 mod quotas;
 mod region_link;
@@ -93,6 +94,7 @@ fn routes(state: AdminState) -> Router {
         .route("/metrics", get(metrics::page))
         .route("/metrics/", get(metrics::page))
         .route("/admin/v2/meridian/region-link", get(region_link::address))
+        .route("/admin/v2/meridian/openapi", get(openapi::page))
         .route("/status.html", get(|| async { "OK" }))
         .fallback(|| async { AdminError::new(StatusCode::NOT_FOUND, "HTTP 404 Not Found") })
         .method_not_allowed_fallback(|| async {

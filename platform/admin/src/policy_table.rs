@@ -38,7 +38,10 @@ impl Input<'_> {
 
     /// A number from 0, or unset; 412 with the text for anything below, and with the limit for anything above.
     pub fn count(&self, refusal: &str) -> Result<Option<u32>, AdminError> {
-        let number: Option<i64> = self.parse()?;
+        let number: Option<i64> = self.parse().map_err(|_| {
+            let (name, value) = (self.name, &self.value);
+            AdminError::bad_request(format!("{name}: {value}: expected a whole number from 0 to {MAX_COUNT}"))
+        })?;
         match number {
             None => Ok(None),
             Some(number) if number > MAX_COUNT => {
@@ -274,14 +277,14 @@ macro_rules! persistence {
 
 /// The row of the retention, which has room for the backlog quotas beside it.
 macro_rules! retention {
-    ($field:ident) => {
+    ($field:ident, $refusal:expr) => {
         Line::new(
             "retention",
             |policies, _| shown(&policies.$field),
             |policies, input| {
                 let retention: Option<meridian_policy::Retention> = input.parse()?;
                 if let Some(retention) = &retention {
-                    $crate::policy_table::check_retention(retention, policies.backlog_quota_map.values())?;
+                    $crate::policy_table::check_retention(retention, policies.backlog_quota_map.values(), $refusal)?;
                 }
                 policies.$field = retention;
                 Ok(())
@@ -380,10 +383,11 @@ pub fn refuse_entry_filters(input: &Input<'_>) -> Result<(), AdminError> {
 pub fn check_retention<'a>(
     retention: &Retention,
     mut quotas: impl Iterator<Item = &'a BacklogQuota>,
+    refusal: &str,
 ) -> Result<(), AdminError> {
     retention.check().map_err(|error| AdminError::bad_request(error.to_string()))?;
     let fits = quotas.try_for_each(|quota| retention.check_against(quota));
-    fits.map_err(|_| AdminError::invalid("Retention Quota must exceed configured backlog quota for namespace."))
+    fits.map_err(|_| AdminError::invalid(refusal))
 }
 
 /// 400 unless the quorums fit.
@@ -422,15 +426,17 @@ impl QuotaChange {
         &self,
         quotas: &mut BTreeMap<BacklogQuotaKind, BacklogQuota>,
         retention: Option<Retention>,
+        namespace: &str,
     ) -> Result<(), AdminError> {
         let Some(quota) = &self.quota else {
             quotas.remove(&self.kind);
             return Ok(());
         };
         let quota = quota.normalized().map_err(|_| {
-            AdminError::bad_request(
-                "Set backlog quota failed because the data validation failed. the attribute policy cannot be null",
-            )
+            AdminError::bad_request(format!(
+                "Set namespace[{namespace}] backlog quota failed because the data validation failed. the attribute \
+                 policy cannot be null"
+            ))
         })?;
         let fits = retention.unwrap_or_default().check_against(&quota);
         fits.map_err(|_| {

@@ -182,8 +182,8 @@ async fn compatibility(State(state): Given, call: Call) -> Answer {
 
 async fn find(State(state): Given, call: Call) -> Answer {
     let topic = target(&state, &call, Action::Lookup)?;
-    let found = state.service.schemas().find(&topic, &given(&call)?).await?.ok_or_else(schema_not_found)?;
-    Ok(Reply::json(&json!({ "version": found })))
+    let found = state.service.schemas().find(&topic, &given(&call)?).await?;
+    Ok(Reply::json(&json!({ "version": found.and_then(|version| i64::try_from(version).ok()).unwrap_or(-1) })))
 }
 
 #[cfg(test)]

@@ -93,7 +93,10 @@ impl AdminState {
     pub fn topic_for(&self, call: &Call, action: Action) -> Result<TopicName, AdminError> {
         let topic = call.topic()?;
         self.allow(call, action, &Scope::Topic(&topic))?;
-        self.require_namespace(&topic.namespace())?;
+        self.require_namespace(&topic.namespace()).map_err(|error| match error.reason.as_str() {
+            "Namespace does not exist" => AdminError::not_found("Namespace not found"),
+            _ => error,
+        })?;
         Ok(topic)
     }
 

@@ -41,6 +41,18 @@ const CALLS: &[(&str, &str)] = &[
         "There is no allocator with figures of its own; see /metrics",
     ),
     ("/admin/v2/broker-stats/pending-bookie-ops-stats", "Bookies show what they wait for by /metrics"),
+    (
+        "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/backlog",
+        "Statistics show what is left of each subscription: …/stats",
+    ),
+    (
+        "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/backlogSize",
+        "Statistics show what is left of each subscription: …/stats",
+    ),
+    (
+        "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/expireMessages",
+        "Messages expire by age: …/expireMessages/{seconds}",
+    ),
     ("/admin/v2/bookies/racks-info/{bookie}", "Racks are told by the bookies themselves, as labels"),
     ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/shadowTopics", "Shadow topics are not served"),
     (

@@ -1,11 +1,11 @@
 //! Namespaces: creating, deleting, listing, and what is done to all their topics.
 
 mod permissions;
-mod policies;
+pub mod policies;
 mod replication;
 
-pub use replication::{check_clusters, check_no_peers};
 use replication::check_trusted;
+pub use replication::{check_clusters, check_no_peers};
 
 use crate::bundles;
 use crate::call::Call;

@@ -92,7 +92,9 @@ const TABLE: &[Line] = &[
         .put()
         .answering(StatusCode::OK)
         .removed_by(|policies, _| policies.offload_threshold_in_seconds = -1),
-    field!("schemaAutoUpdateCompatibilityStrategy", schema_auto_update_compatibility_strategy).put(),
+    field!("schemaAutoUpdateCompatibilityStrategy", schema_auto_update_compatibility_strategy)
+        .put()
+        .unset_is_no_content(),
     Line::new(
         "replication",
         |policies, _| shown(&policies.replication_clusters),
@@ -153,6 +155,10 @@ const TABLE: &[Line] = &[
         "autoTopicCreation",
         |policies, _| shown(&policies.auto_topic_creation_override),
         |policies, input| {
+            // Below zero is told as too few, not as no number.
+            if input.value.get("defaultNumPartitions").and_then(Value::as_i64).is_some_and(|count| count < 0) {
+                return Err(AdminError::invalid(TOO_FEW_PARTITIONS));
+            }
             let given: Option<AutoTopicCreationOverride> = input.parse()?;
             given.iter().try_for_each(check_auto_topic_creation)?;
             policies.auto_topic_creation_override = given;
@@ -160,7 +166,7 @@ const TABLE: &[Line] = &[
         },
     )
     .removed_by(|policies, _| policies.auto_topic_creation_override = None),
-    retention!(retention_policies),
+    retention!(retention_policies, "Retention Quota must exceed configured backlog quota for namespace."),
     persistence!(persistence),
 ];
 
@@ -175,6 +181,14 @@ const IN_OTHER_WORDS: &[&str] = &[
     "resourcegroup",
 ];
 
+const TOO_FEW_PARTITIONS: &str = "Invalid configuration for autoTopicCreationOverride. the detail is \
+                                  [defaultNumPartitions] cannot be less than 1 for partition type.";
+
+/// Names, whether they are set by PUT, and whether they can be unset.
+pub fn names() -> impl Iterator<Item = (&'static str, bool, bool)> {
+    TABLE.iter().map(|row| (row.name, row.by_put, row.remove.is_some()))
+}
+
 fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), AdminError> {
     let invalid = |text: &str| {
         Err(AdminError::invalid(format!("Invalid configuration for autoTopicCreationOverride. the detail is {text}")))
@@ -185,12 +199,12 @@ fn check_auto_topic_creation(given: &AutoTopicCreationOverride) -> Result<(), Ad
         (true, Some("partitioned"), None) => {
             invalid("[defaultNumPartitions] cannot be null when the type is partitioned.")
         }
-        (true, Some("partitioned"), _) => invalid("[defaultNumPartitions] cannot be less than 1 for partition type."),
+        (true, Some("partitioned"), _) => Err(AdminError::invalid(TOO_FEW_PARTITIONS)),
         (true, None | Some("non-partitioned"), None | Some(0)) => Ok(()),
         (true, Some("non-partitioned"), Some(_)) => {
             invalid("[defaultNumPartitions] is not allowed to be set when the type is non-partition.")
         }
-        (true, ..) => invalid("Unknown topic type [topicType]"),
+        (true, kind, _) => invalid(&format!("Unknown topic type [{}]", kind.unwrap_or_default())),
     }
 }
 
@@ -286,8 +300,9 @@ async fn remove_quota(State(state): Given, call: Call) -> Answer {
 }
 
 async fn change_quota(state: &AdminState, call: &Call, wanted: &QuotaChange) -> Answer {
+    let namespace = call.namespace()?.to_string();
     change(state, call, "backlogQuota", |policies| {
-        wanted.apply(&mut policies.backlog_quota_map, policies.retention_policies)
+        wanted.apply(&mut policies.backlog_quota_map, policies.retention_policies, &namespace)
     })
     .await
 }

@@ -10,6 +10,7 @@ use crate::topics::messages::id_of;
 use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use meridian_broker::ListDomain;
 use meridian_door::{Action, Scope};
@@ -53,6 +54,14 @@ async fn list(State(state): Given, call: Call) -> Answer {
 async fn create(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
     let properties: BTreeMap<String, String> = call.json()?;
+    if topic.partition().is_some() && state.registry().partitions(&topic.base()).is_none() {
+        let (name, base) = (call.name("topic"), topic.base());
+        let base = base.as_str().rsplit('/').next().unwrap_or_default();
+        return Err(AdminError::invalid(format!(
+            "Can't create topic {name} with \"-partition-\" followed by numeric value if there isn't a partitioned \
+             topic {base} created."
+        )));
+    }
     state.service.create_topic(&topic, properties).await?;
     tracing::info!(%topic, by = call.principal.acting(), "topic created");
     Ok(Reply::done())
@@ -90,7 +99,8 @@ async fn terminate(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
     state.require_unpartitioned(&topic, "Termination of")?;
     if topic.domain() == Domain::NonPersistent {
-        return Err(AdminError::not_allowed("Termination of a non-persistent topic is not allowed"));
+        let text = "Need to provide a persistent topic name";
+        return Err(AdminError::new(StatusCode::NOT_ACCEPTABLE, text));
     }
     let last = state.load(&topic).await?.terminate().await?;
     tracing::info!(%topic, by = call.principal.acting(), "topic terminated");
@@ -100,7 +110,13 @@ async fn terminate(State(state): Given, call: Call) -> Answer {
 async fn terminate_partitions(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
     let count = state.registry().partitions(&topic);
-    let count = count.ok_or_else(|| AdminError::not_found(format!("Partitioned Topic not found: {topic}")))?;
+    let Some(count) = count else {
+        state.require_topic(&topic).await?;
+        return Err(AdminError::not_allowed(
+            "Termination of a non-partitioned topic is not allowed using partitioned-terminate, please use terminate \
+             commands",
+        ));
+    };
     let mut ids = Map::new();
     for partition in 0..count {
         let part = topic.with_partition(partition);
@@ -115,7 +131,7 @@ async fn trim(State(state): Given, call: Call) -> Answer {
     for part in state.parts(&topic).await? {
         state.load(&part).await?.trim().await?;
     }
-    Ok(Reply::done())
+    Ok(Reply::empty(StatusCode::OK))
 }
 
 fn require_persistent(topic: &TopicName, what: &str) -> Result<(), AdminError> {

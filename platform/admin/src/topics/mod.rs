@@ -6,7 +6,7 @@ mod life;
 mod messages;
 mod partitions;
 mod permissions;
-mod policies;
+pub mod policies;
 mod replication;
 pub mod stats;
 mod subscriptions;

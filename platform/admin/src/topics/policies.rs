@@ -104,7 +104,7 @@ const TABLE: &[Line] = &[
     .removed_by(|policies, _| policies.compaction_threshold = None)
     .applied_by(|all| shown(&all.compaction_threshold_bytes)),
     offload!(),
-    pause_on_ack!().applied_by(|_| Value::from(false)),
+    pause_on_ack!().unset_shows(|| Value::from(false)),
     field!("schemaCompatibilityStrategy", schema_compatibility_strategy)
         .put()
         .applied_by(|all| shown(&all.schema_compatibility)),
@@ -128,11 +128,20 @@ const TABLE: &[Line] = &[
     .removed_by(|policies, _| policies.replication_clusters = None)
     .applied_by(|all| shown(&all.replication_clusters)),
     persistence!(persistence).applied_by(|all| shown(&all.persistence)),
-    retention!(retention).applied_by(|all| shown(&all.retention)),
+    retention!(
+        retention,
+        "Retention Quota must exceed configured backlog quota for topic. Please increase retention quota and retry"
+    )
+    .applied_by(|all| shown(&all.retention)),
 ];
 
 const MESSAGE_SIZE_REFUSED: &str = "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller \
                                    than that in the broker-level";
+
+/// Names, whether they are set by PUT, and whether they can be unset.
+pub fn names() -> impl Iterator<Item = (&'static str, bool, bool)> {
+    TABLE.iter().map(|row| (row.name, row.by_put, row.remove.is_some() && row.name != "schemaValidationEnforced"))
+}
 
 /// A rate in force as Pulsar writes it: no limit is -1.
 fn limit(value: u64) -> i64 {
@@ -264,8 +273,11 @@ async fn remove_quota(State(state): Given, call: Call) -> Answer {
 }
 
 async fn change_quota(state: &AdminState, call: &Call, wanted: &QuotaChange) -> Answer {
-    change(state, call, "backlogQuota", |policies| wanted.apply(&mut policies.backlog_quota_map, policies.retention))
-        .await
+    let namespace = call.namespace()?.to_string();
+    change(state, call, "backlogQuota", |policies| {
+        wanted.apply(&mut policies.backlog_quota_map, policies.retention, &namespace)
+    })
+    .await
 }
 
 #[cfg(test)]

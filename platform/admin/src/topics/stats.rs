@@ -100,7 +100,7 @@ fn add_domain(stats: &mut Value, topic: &TopicName) {
 
 fn require_partitioned(state: &AdminState, topic: &TopicName) -> Result<u32, AdminError> {
     let count = state.registry().partitions(topic);
-    count.ok_or_else(|| AdminError::not_found(format!("Partitioned Topic not found: {topic}")))
+    count.ok_or_else(|| AdminError::not_found(format!("Partitioned Topic {topic} not found")))
 }
 
 async fn partitioned(State(state): Given, call: Call) -> Answer {

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use meridian_door::{Action, Scope};
 use meridian_topic::{SeekTo, TopicError, TopicErrorKind, TopicHandle};
-use meridian_types::{Position, TopicName};
+use meridian_types::{Domain, Position, TopicName};
 use meridian_wire::replicate::LINK_PREFIX;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,6 +152,10 @@ fn properties_of(value: &Value) -> BTreeMap<String, String> {
 
 async fn create(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
+    if topic.domain() == Domain::NonPersistent {
+        let text = "Create subscription on non-persistent topic can only be done through client";
+        return Err(AdminError::bad_request(text));
+    }
     let verified = state.service.check_subscription_name(&name);
     verified.map_err(|error| AdminError::invalid(error.to_string()))?;
     let body = call.value()?;
@@ -199,7 +203,9 @@ async fn delete(State(state): Given, call: Call) -> Answer {
 async fn reset(State(state): Given, call: Call) -> Answer {
     let (topic, name) = target(&state, &call)?;
     let to = place(&call.value()?)?;
-    state.require_unpartitioned(&topic, "Reset-cursor at position on")?;
+    if state.registry().partitions(&topic).is_some() {
+        return Err(AdminError::not_allowed("Reset-cursor at position is not allowed for partitioned-topic"));
+    }
     on_each(&state, &topic, &name, Change::Reset(to)).await
 }
 

@@ -99,7 +99,9 @@ pub fn chosen(name: Option<&str>) -> Result<Context, Failure> {
     let mut all = load(&file()?)?;
     let Some(name) = name.map(str::to_owned).or(all.current) else { return Ok(Context::default()) };
     let found = all.contexts.remove(&name);
-    Ok(found.ok_or_else(|| format!("there is no context {name}: make one with `meridian admin context set {name} --url …`"))?)
+    Ok(found.ok_or_else(|| {
+        format!("there is no context {name}: make one with `meridian admin context set {name} --url …`")
+    })?)
 }
 
 /// The token in a file.

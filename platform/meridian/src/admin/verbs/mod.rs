@@ -255,7 +255,11 @@ impl Subcommand for Typed {
     fn augment_subcommands(command: Command) -> Command {
         let one = |noun: Noun| {
             let verbs = noun.verbs.iter().map(self::command);
-            Command::new(noun.name).about(noun.help).subcommand_required(true).arg_required_else_help(true).subcommands(verbs)
+            Command::new(noun.name)
+                .about(noun.help)
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommands(verbs)
         };
         command.subcommands(table::nouns().into_iter().map(one))
     }

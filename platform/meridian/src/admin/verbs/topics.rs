@@ -41,13 +41,37 @@ const APPLIED: &[(&str, bool)] = &[("applied", true)];
 const POLICIES: &[&[Verb]] = &[
     policy!("{topic}", "max-producers", "maxProducers", "POST", Body::One(Kind::Number)),
     policy!("{topic}", "max-consumers", "maxConsumers", "POST", Body::One(Kind::Number)),
-    policy!("{topic}", "max-consumers-per-subscription", "maxConsumersPerSubscription", "POST", Body::One(Kind::Number)),
+    policy!(
+        "{topic}",
+        "max-consumers-per-subscription",
+        "maxConsumersPerSubscription",
+        "POST",
+        Body::One(Kind::Number)
+    ),
     policy!("{topic}", "max-subscriptions-per-topic", "maxSubscriptionsPerTopic", "POST", Body::One(Kind::Number)),
-    policy!("{topic}", "max-unacked-messages-per-consumer", "maxUnackedMessagesOnConsumer", "POST", Body::One(Kind::Number)),
-    policy!("{topic}", "max-unacked-messages-per-subscription", "maxUnackedMessagesOnSubscription", "POST", Body::One(Kind::Number)),
+    policy!(
+        "{topic}",
+        "max-unacked-messages-per-consumer",
+        "maxUnackedMessagesOnConsumer",
+        "POST",
+        Body::One(Kind::Number)
+    ),
+    policy!(
+        "{topic}",
+        "max-unacked-messages-per-subscription",
+        "maxUnackedMessagesOnSubscription",
+        "POST",
+        Body::One(Kind::Number)
+    ),
     policy!("{topic}", "max-message-size", "maxMessageSize", "POST", Body::One(Kind::Number)),
     policy!("{topic}", "message-ttl", "messageTTL", "POST", Body::One(Kind::Number)),
-    policy!("{topic}", "deduplication-snapshot-interval", "deduplicationSnapshotInterval", "POST", Body::One(Kind::Number)),
+    policy!(
+        "{topic}",
+        "deduplication-snapshot-interval",
+        "deduplicationSnapshotInterval",
+        "POST",
+        Body::One(Kind::Number)
+    ),
     policy!("{topic}", "deduplication", "deduplicationEnabled", "POST", Body::One(Kind::Switch)),
     policy!("{topic}", "global-producers", "globalProducers", "POST", Body::One(Kind::Switch)),
     policy!("{topic}", "replicate-subscription-state", "replicateSubscriptionState", "POST", Body::One(Kind::Switch)),
@@ -57,16 +81,80 @@ const POLICIES: &[&[Verb]] = &[
     policy!("{topic}", "compaction-threshold", "compactionThreshold", "POST", Body::One(Kind::Number)),
     policy!("{topic}", "schema-compatibility-strategy", "schemaCompatibilityStrategy", "PUT", Body::One(Kind::Text)),
     policy!("{topic}", "offload-policies", "offloadPolicies", "POST", Body::One(Kind::Json)),
-    policy!("{topic}", "retention", "retention", "POST", Body::Fields(&[field("time", "retentionTimeInMinutes", Kind::Number), field("size", "retentionSizeInMB", Kind::Number)])),
-    policy!("{topic}", "persistence", "persistence", "POST", Body::Fields(&[field("bookkeeper-ensemble", "bookkeeperEnsemble", Kind::Number), field("bookkeeper-write-quorum", "bookkeeperWriteQuorum", Kind::Number), field("bookkeeper-ack-quorum", "bookkeeperAckQuorum", Kind::Number), field("ml-mark-delete-max-rate", "managedLedgerMaxMarkDeleteRate", Kind::Decimal)])),
+    policy!(
+        "{topic}",
+        "retention",
+        "retention",
+        "POST",
+        Body::Fields(&[
+            field("time", "retentionTimeInMinutes", Kind::Number),
+            field("size", "retentionSizeInMB", Kind::Number)
+        ])
+    ),
+    policy!(
+        "{topic}",
+        "persistence",
+        "persistence",
+        "POST",
+        Body::Fields(&[
+            field("bookkeeper-ensemble", "bookkeeperEnsemble", Kind::Number),
+            field("bookkeeper-write-quorum", "bookkeeperWriteQuorum", Kind::Number),
+            field("bookkeeper-ack-quorum", "bookkeeperAckQuorum", Kind::Number),
+            field("ml-mark-delete-max-rate", "managedLedgerMaxMarkDeleteRate", Kind::Decimal)
+        ])
+    ),
     policy!("{topic}", "dispatch-rate", "dispatchRate", "POST", Body::Fields(DISPATCH)),
     policy!("{topic}", "subscription-dispatch-rate", "subscriptionDispatchRate", "POST", Body::Fields(DISPATCH)),
     policy!("{topic}", "replicator-dispatch-rate", "replicatorDispatchRate", "POST", Body::Fields(DISPATCH)),
-    policy!("{topic}", "subscribe-rate", "subscribeRate", "POST", Body::Fields(&[field("subscribe-rate", "subscribeThrottlingRatePerConsumer", Kind::Number), field("period", "ratePeriodInSecond", Kind::Number)])),
-    policy!("{topic}", "publish-rate", "publishRate", "POST", Body::Fields(&[field("msg-publish-rate", "publishThrottlingRateInMsg", Kind::Number), field("byte-publish-rate", "publishThrottlingRateInByte", Kind::Number)])),
-    policy!("{topic}", "delayed-delivery", "delayedDelivery", "POST", Body::Fields(&[field("enable", "active", Kind::Switch), field("time", "tickTime", Kind::Number), field("max-delay", "maxDeliveryDelayInMillis", Kind::Number)])),
-    policy!("{topic}", "inactive-topic-policies", "inactiveTopicPolicies", "POST", Body::Fields(&[field("enable", "deleteWhileInactive", Kind::Switch), field("max-inactive-seconds", "maxInactiveDurationSeconds", Kind::Number), field("delete-mode", "inactiveTopicDeleteMode", Kind::Text)])),
-    policy!("{topic}", "auto-subscription-creation", "autoSubscriptionCreation", "POST", Body::Fields(&[field("enable", "allowAutoSubscriptionCreation", Kind::Switch)])),
+    policy!(
+        "{topic}",
+        "subscribe-rate",
+        "subscribeRate",
+        "POST",
+        Body::Fields(&[
+            field("subscribe-rate", "subscribeThrottlingRatePerConsumer", Kind::Number),
+            field("period", "ratePeriodInSecond", Kind::Number)
+        ])
+    ),
+    policy!(
+        "{topic}",
+        "publish-rate",
+        "publishRate",
+        "POST",
+        Body::Fields(&[
+            field("msg-publish-rate", "publishThrottlingRateInMsg", Kind::Number),
+            field("byte-publish-rate", "publishThrottlingRateInByte", Kind::Number)
+        ])
+    ),
+    policy!(
+        "{topic}",
+        "delayed-delivery",
+        "delayedDelivery",
+        "POST",
+        Body::Fields(&[
+            field("enable", "active", Kind::Switch),
+            field("time", "tickTime", Kind::Number),
+            field("max-delay", "maxDeliveryDelayInMillis", Kind::Number)
+        ])
+    ),
+    policy!(
+        "{topic}",
+        "inactive-topic-policies",
+        "inactiveTopicPolicies",
+        "POST",
+        Body::Fields(&[
+            field("enable", "deleteWhileInactive", Kind::Switch),
+            field("max-inactive-seconds", "maxInactiveDurationSeconds", Kind::Number),
+            field("delete-mode", "inactiveTopicDeleteMode", Kind::Text)
+        ])
+    ),
+    policy!(
+        "{topic}",
+        "auto-subscription-creation",
+        "autoSubscriptionCreation",
+        "POST",
+        Body::Fields(&[field("enable", "allowAutoSubscriptionCreation", Kind::Switch)])
+    ),
     &[
         plain("get-backlog-quotas", "Show backlog quotas", "GET", "{topic}/backlogQuotaMap").asking(APPLIED),
         plain("set-backlog-quota", "Set a backlog quota", "POST", "{topic}/backlogQuota")
@@ -111,9 +199,14 @@ const CALLS: &[Verb] = &[
     plain("get-message-id", "Show the first id at a time (ms since 1970)", "GET", "{topic}/messageid/{time}"),
     plain("get-message-by-id", "Show a message", "GET", "{topic}/ledger/{ledger}/entry/{entry}"),
     plain("subscriptions", "List subscriptions", "GET", "{topic}/subscriptions"),
-    plain("create-subscription", "Create a subscription at earliest or latest", "PUT", "{topic}/subscription/{subscription}")
-        .with(Body::One(Kind::Text))
-        .asking(&[("replicated", true)]),
+    plain(
+        "create-subscription",
+        "Create a subscription at earliest or latest",
+        "PUT",
+        "{topic}/subscription/{subscription}",
+    )
+    .with(Body::One(Kind::Text))
+    .asking(&[("replicated", true)]),
     plain("unsubscribe", "Delete a subscription", "DELETE", "{topic}/subscription/{subscription}").asking(FORCE),
     plain("skip", "Skip messages", "POST", "{topic}/subscription/{subscription}/skip/{count}"),
     plain("clear-backlog", "Skip everything", "POST", "{topic}/subscription/{subscription}/skip_all"),
