@@ -8,7 +8,6 @@ use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
-use meridian_topic::TopicStats;
 use serde_json::{Map, Value, json};
 
 pub fn routes() -> Router<AdminState> {
@@ -17,7 +16,6 @@ pub fn routes() -> Router<AdminState> {
         .route("/admin/v2/broker-stats/load-report", get(load_report))
         .route("/admin/v2/broker-stats/metrics", get(metrics))
         .route("/admin/v2/broker-stats/mbeans", get(metrics))
-        .route("/admin/v2/broker-stats/load-report", get(load_report))
 }
 
 /// Namespace → bundle → domain → topic → figures.
@@ -89,55 +87,6 @@ fn entry<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, 
     match value {
         Value::Object(inner) => inner,
         _ => unreachable!("only objects are put here"),
-    }
-}
-
-/// What a load balancer looks at.
-async fn load_report(State(state): Given, call: Call) -> Answer {
-    state.allow_operator(&call)?;
-    let config = state.service.config();
-    let mut sums = Sums::default();
-    for topic in state.service.loaded_topics() {
-        sums.add(&topic.stats());
-    }
-    Ok(Reply::json(&json!({
-        "webServiceUrl": config.web_url,
-        "webServiceUrlTls": config.web_url_tls,
-        "pulsarServiceUrl": config.broker_url,
-        "pulsarServiceUrlTls": config.broker_url_tls,
-        "persistentTopicsEnabled": true,
-        "nonPersistentTopicsEnabled": true,
-        "brokerVersionString": config.version,
-        "numTopics": state.service.topic_count(),
-        "numProducers": sums.producers,
-        "numConsumers": sums.consumers,
-        "msgRateIn": sums.rate_in,
-        "msgThroughputIn": sums.throughput_in,
-        "msgRateOut": sums.rate_out,
-        "msgThroughputOut": sums.throughput_out,
-        "loadReportType": "LocalBrokerData",
-    })))
-}
-
-/// Figures of all topics together.
-#[derive(Default)]
-struct Sums {
-    producers: usize,
-    consumers: usize,
-    rate_in: f64,
-    throughput_in: f64,
-    rate_out: f64,
-    throughput_out: f64,
-}
-
-impl Sums {
-    fn add(&mut self, stats: &TopicStats) {
-        self.producers += stats.producers.len();
-        self.consumers += stats.subscriptions.iter().map(|one| one.consumers.len()).sum::<usize>();
-        self.rate_in += stats.rate_in;
-        self.throughput_in += stats.throughput_in;
-        self.rate_out += stats.rate_out;
-        self.throughput_out += stats.throughput_out;
     }
 }
 

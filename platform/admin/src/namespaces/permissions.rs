@@ -9,6 +9,7 @@ use crate::{Answer, Given};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{delete, get, post};
+use meridian_door::{Action, Scope};
 use meridian_policy::Policies;
 use meridian_policy::access::Permission;
 use serde::de::DeserializeOwned;
@@ -47,6 +48,7 @@ fn given<T: DeserializeOwned + Ord>(call: &Call, refusal: &str) -> Result<BTreeS
 }
 
 async fn grant(State(state): Given, call: Call) -> Answer {
+    state.allow(&call, Action::Administer, &Scope::Namespace(&call.namespace()?))?;
     let granted = given::<Permission>(&call, "Actions should not be null")?;
     let role = call.name("role");
     change(&state, &call, |policies| {
@@ -70,6 +72,7 @@ async fn show_subscriptions(State(state): Given, call: Call) -> Answer {
 }
 
 async fn grant_subscription(State(state): Given, call: Call) -> Answer {
+    state.allow(&call, Action::Administer, &Scope::Namespace(&call.namespace()?))?;
     let roles = given::<String>(&call, "Roles should not be null")?;
     let name = call.name("subscription");
     change(&state, &call, |policies| {

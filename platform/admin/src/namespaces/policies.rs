@@ -231,6 +231,8 @@ async fn read(State(state): Given, call: Call) -> Answer {
 async fn write(State(state): Given, method: Method, call: Call) -> Answer {
     let row = Line::named(TABLE, &call)?;
     row.check_set_by(&method)?;
+    let namespace = call.namespace()?;
+    state.allow(&call, Action::Administer, &Scope::Namespace(&namespace))?;
     let input = Input { name: row.name, value: row.value(&call)?, cluster: &state.service.config().cluster };
     match row.name {
         "replication" => {
@@ -292,6 +294,7 @@ async fn quotas(State(state): Given, call: Call) -> Answer {
 }
 
 async fn set_quota(State(state): Given, call: Call) -> Answer {
+    state.allow(&call, Action::Administer, &Scope::Namespace(&call.namespace()?))?;
     change_quota(&state, &call, &QuotaChange::set(&call)?).await
 }
 
@@ -325,6 +328,7 @@ async fn affinity(State(state): Given, call: Call) -> Answer {
 }
 
 async fn set_affinity(State(state): Given, call: Call) -> Answer {
+    state.administered_namespace(&call)?;
     let group: BookieAffinity = call.json()?;
     if group.bookkeeper_affinity_group_primary.trim().is_empty() {
         return Err(AdminError::invalid("bookkeeperAffinityGroupPrimary can't be empty"));

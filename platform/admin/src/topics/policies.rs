@@ -197,6 +197,7 @@ async fn read(State(state): Given, call: Call) -> Answer {
 async fn write(State(state): Given, method: Method, call: Call) -> Answer {
     let row = Line::named(TABLE, &call)?;
     row.check_set_by(&method)?;
+    state.topic_for(&call, Action::Administer)?;
     // The one policy that comes in the query.
     let value = match call.query("messageTTL").filter(|_| row.name == "messageTTL") {
         Some(text) => Value::from(text),
@@ -265,6 +266,7 @@ fn in_force(policies: &EffectivePolicies) -> BTreeMap<BacklogQuotaKind, BacklogQ
 }
 
 async fn set_quota(State(state): Given, call: Call) -> Answer {
+    state.topic_for(&call, Action::Administer)?;
     change_quota(&state, &call, &QuotaChange::set(&call)?).await
 }
 

@@ -149,6 +149,14 @@ def test_clients_that_come_later_are_sent_to_the_active_region(pair):
     with_east.close()
 
 
+def test_what_is_not_there_is_not_found(pair):
+    assert pair.east.admin("GET", "/meridian/controlled-failover/geo/nowhere").status_code == 404
+    tail = {"topic": "persistent://geo/orders/later", "epoch": "9-0000002a"}
+    for what in ("replay", "drop"):
+        answer = pair.west.admin("POST", f"/admin/v2/meridian/failover/geo/orders/tails/{what}", json=tail)
+        assert answer.status_code == 404 and answer.json()["reason"], answer.text
+
+
 def test_links_of_a_namespace_with_an_active_region_stay_open(pair):
     topic = "persistent://geo/orders/steady"
     client = pair.west.client()

@@ -750,3 +750,15 @@ def test_b038_a_remote_with_keys_of_its_own_and_a_token_that_is_changed(tmp_path
     finally:
         west.close()
         east.close()
+
+
+def test_b039_a_topic_that_another_region_sends_to_is_deleted_only_by_force(pair, clients):
+    west, _ = clients
+    topic = new_topic()
+    producer = west.create_producer(topic)
+    producer.send(b"x")
+    wait_until(lambda: copied(pair.west, topic, "east"), 20, "the copy")
+    answer = admin(pair.east, "DELETE", path_of(topic), expect=(412,))
+    assert "1 connected replicators" in answer.json()["reason"] and "west" in answer.json()["reason"]
+    producer.close()
+    admin(pair.east, "DELETE", f"{path_of(topic)}?force=true", expect=(204,))

@@ -1,0 +1,65 @@
+"""The admin API beside Pulsar's: answers that were recorded there, and every path that its tools call."""
+import pathlib
+import re
+
+import pytest
+
+from admin_api import compare
+
+ROUTES = pathlib.Path(__file__).parent / "admin_api/routes.tsv"
+SAMPLES = {"domain": "persistent", "tenant": "public", "namespace": "default", "cluster": "standalone", "clusterName": "standalone",
+           "configName": "maxProducersPerTopic", "configValue": "0"}
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    from region import Region
+    region = Region(tmp_path_factory.mktemp("admin"), defaultNumberOfNamespaceBundles=4, brokerDeleteInactiveTopicsEnabled="false").start()
+    yield region
+    region.close()
+
+
+def test_answers_are_pulsars_but_for_what_is_meant_to_be_otherwise(fresh):
+    found, used = compare.unexpected(fresh.web)
+    assert not found, "\n".join(f"{call}\n    {difference}" for call, difference in found[:40])
+    idle = [compare.ROWS[row][:2] for row in range(len(compare.ROWS)) if row not in used]
+    assert not idle, f"differences that there are none of any more: {idle}"
+
+
+def test_the_page_of_differences_is_made_from_the_list():
+    assert compare.PAGE.read_text() == compare.page(), "compare.py page writes it anew"
+
+
+def test_every_call_of_pulsars_tools_is_answered_with_a_reason_if_not_served(fresh):
+    unanswered = []
+    for line in ROUTES.read_text().splitlines():
+        method, path = line.split("\t")
+        sample = re.sub(r"\{([^}]+)\}", lambda part: SAMPLES.get(part.group(1), "1"), path)
+        answer = fresh.admin(method, sample, data=b"")
+        absent = answer.status_code in (404, 405) and "HTTP 40" in answer.text
+        if absent or answer.status_code in (500, 501) and not answer.json().get("reason"):
+            unanswered.append((method, path, answer.status_code, answer.text))
+        assert answer.status_code != 500, (method, path, answer.text)
+    assert not unanswered, unanswered
+
+
+BODIES = [b"{", b"[1", b'"x"', b"-1", b"9223372036854775808", b"1e400", b"1.5", b"null", b"[]", b"{}", b"true", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 5_000,
+          b'{"limitSize": -9223372036854775809, "policy": 7}', b'[null]', b'{"partitions": 4294967296}', b'"' + b"x" * 100_000 + b'"']
+
+
+def test_no_body_makes_an_error_of_the_server(make_region):
+    """Whatever is sent to whatever changes something: a reason, never 500, and the region lives on."""
+    region = make_region()
+    region.admin("PUT", "/admin/v2/persistent/public/default/t")
+    for line in ROUTES.read_text().splitlines():
+        method, path = line.split("\t")
+        if method not in ("PUT", "POST") or "shutdown" in path:
+            continue
+        sample = path.replace("{topic}", "t")
+        sample = re.sub(r"\{([^}]+)\}", lambda part: SAMPLES.get(part.group(1), "1"), sample)
+        for body in BODIES:
+            answer = region.admin(method, sample, data=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code < 500 or answer.status_code == 501, (method, sample, body[:40], answer.status_code, answer.text)
+            if answer.status_code >= 400:
+                assert answer.json()["reason"].strip(), (method, sample, body[:40])
+    assert region.admin("GET", "/admin/v2/brokers/health").text == "ok"
