@@ -150,7 +150,9 @@ fn check_peers<'a>(
 
 async fn set_peers(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
-    let peers: BTreeSet<String> = call.json()?;
+    let mut peers: Vec<String> = call.json()?;
+    let mut seen = BTreeSet::new();
+    peers.retain(|peer| seen.insert(peer.clone()));
     let name = call.param("cluster");
     check_peers(&state, name, peers.iter())?;
     let change = |stored: &mut ClusterData| {

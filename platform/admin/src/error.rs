@@ -141,10 +141,12 @@ impl From<TopicError> for AdminError {
             }
             TopicErrorKind::NotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             TopicErrorKind::IncompatibleSchema => StatusCode::CONFLICT,
-            TopicErrorKind::ServiceNotReady | TopicErrorKind::ProducerFenced => StatusCode::SERVICE_UNAVAILABLE,
-            TopicErrorKind::Unknown | TopicErrorKind::Metadata | TopicErrorKind::Persistence => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            // Storage and metadata that do not answer are not broken: the call can be made again.
+            TopicErrorKind::ServiceNotReady
+            | TopicErrorKind::ProducerFenced
+            | TopicErrorKind::Metadata
+            | TopicErrorKind::Persistence => StatusCode::SERVICE_UNAVAILABLE,
+            TopicErrorKind::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::PRECONDITION_FAILED,
         };
         Self::new(status, error.message)

@@ -43,6 +43,21 @@ where
     Ok(known(deserializer)?.unwrap_or_default())
 }
 
+/// A list in which what comes again is passed over, or unset.
+pub(crate) fn once_each<'de, D>(deserializer: D) -> Result<Option<Vec<String>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    let Some(given) = Option::<Vec<String>>::deserialize(deserializer)? else { return Ok(None) };
+    let mut kept: Vec<String> = Vec::with_capacity(given.len());
+    for item in given {
+        if !kept.contains(&item) {
+            kept.push(item);
+        }
+    }
+    Ok(Some(kept))
+}
+
 /// A value, or its default for `null`.
 pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

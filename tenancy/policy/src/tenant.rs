@@ -48,9 +48,9 @@ pub struct ClusterData {
     /// With which parameters; a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication_parameters: Option<String>,
-    /// Clusters that may answer look-ups for this one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer_cluster_names: Option<BTreeSet<String>>,
+    /// Clusters that may answer look-ups for this one, each once, in the order in which they were given.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "lenient::once_each")]
+    pub peer_cluster_names: Option<Vec<String>>,
     /// Replication to this cluster uses TLS.
     pub broker_client_tls_enabled: bool,
     /// Certificates are not checked.

@@ -155,6 +155,6 @@ fn region_spec(name: &str, data: &ClusterData) -> RegionSpec {
         authentication_plugin: data.authentication_plugin,
         authentication_parameters: data.authentication_parameters,
         link_url: data.region_link_url,
-        peer_names: data.peer_cluster_names.unwrap_or_default(),
+        peer_names: data.peer_cluster_names.unwrap_or_default().into_iter().collect(),
     }
 }

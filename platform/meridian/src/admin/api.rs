@@ -110,7 +110,7 @@ impl Admin {
     ///
     /// # Errors
     /// It was refused.
-    pub async fn send(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub async fn ask(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
         let answer = self.call(method, path, body).await?;
         let text = answer.1.clone();
         match self.good(method, path, answer)? {

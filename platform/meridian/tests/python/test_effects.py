@@ -13,7 +13,8 @@ NS = "effects/ns"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    region = Region(tmp_path_factory.mktemp("effects"), backlogQuotaCheckIntervalInSeconds=1, brokerDeleteInactiveTopicsFrequencySeconds=1).start()
+    region = Region(tmp_path_factory.mktemp("effects"), backlogQuotaCheckIntervalInSeconds=1, brokerDeleteInactiveTopicsFrequencySeconds=1,
+                    diskUsageThreshold=0.99, diskUsageLwmThreshold=0.98).start()
     assert region.admin("PUT", "/admin/v2/tenants/effects", json={"allowedClusters": ["standalone"]}).status_code == 204
     client = region.client()
     yield Place(region, client)

@@ -30,6 +30,12 @@ pub const TOPIC: &[PolicySpec<TopicPolicies>] = &[
         "Seconds between two marks of deduplication."
     ),
     option!("delayedDelivery", delayed_delivery, DELAYED_DELIVERY, "Delivery at a later time."),
+    option!(
+        "dispatcherPauseOnAckStatePersistent",
+        dispatcher_pause_on_ack_state_persistent_enabled,
+        Shape::Flag,
+        "Dispatch waits while acknowledgements can't be stored."
+    ),
     option!("dispatchRate", dispatch_rate, DISPATCH_RATE, "What all subscriptions are sent together."),
     option!("entryFilters", entry_filters, ENTRY_FILTERS, "Filters of entries before dispatch."),
     option!("globalProducers", global_producers, Shape::Flag, "A producer's name is the same producer in all regions."),

@@ -99,7 +99,7 @@ impl Typed {
     /// # Errors
     /// The region's status and reason.
     pub async fn run(&self, admin: &Admin, format: Format) -> Result<(), Failure> {
-        let answer = admin.send(self.verb.method, &self.path, &self.body).await?;
+        let answer = admin.ask(self.verb.method, &self.path, &self.body).await?;
         output::print(&answer, format)
     }
 }

@@ -4,6 +4,7 @@
   compare.py record --url http://localhost:8080 --out answers.json      what this broker answers
   compare.py diff --url http://localhost:8080 [--all]                   what this one answers differently, but for what is
                                                                         meant to be (differences.py)
+  compare.py accept --url http://localhost:8080                         all differences that a row explains into meant.txt
   compare.py page                                                       docs/reference/admin-differences.md
 
 `answers.json` beside this file was recorded on Apache Pulsar 4.0.7 (standalone, no authentication, topic policies on).
@@ -23,6 +24,7 @@ from differences import ROWS  # noqa: E402
 from script import calls  # noqa: E402
 
 ANSWERS = HERE / "answers.json"
+MEANT = HERE / "meant.txt"
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 LIMIT_S = 10
 # Long, and about the process: only their status is compared.
@@ -106,17 +108,34 @@ def meant(call, difference):
     return next((number for number, (calls, what, _, _) in enumerate(ROWS) if re.search(calls, call) and re.search(what, difference)), None)
 
 
-def unexpected(url, answers=ANSWERS, skip=None):
-    """(call, difference) that no row explains, and the rows that explained something."""
-    known, found, used = json.loads(answers.read_text()), [], set()
+def short(difference):
+    """A difference without values, which may not be the same twice: the statuses, or the field and what became of it."""
+    status = re.match(r"status \d+ became \d+", difference)
+    if status:
+        return status.group(0)
+    kind = next((kind for kind in ("is missing", "is more") if difference.endswith(kind)), "is another")
+    return f"{difference.split(': ')[0]} {kind}"
+
+
+def differences_of(url, answers=ANSWERS, skip=None):
+    """(call, difference, number of the row that explains it) of every difference."""
+    known = json.loads(answers.read_text())
     for name, ours in run(url, skip):
         for line in compare(known[name], ours):
-            row = meant(name, line)
-            if row is None:
-                found.append((name, line))
-            else:
-                used.add(row)
-    return found, used
+            yield name, line, meant(name, line)
+
+
+def unexpected(url, answers=ANSWERS, skip=None):
+    """Differences that are not in `meant.txt` with a row that explains them, what is in it and no difference any more, and
+    the rows that explain something."""
+    accepted, seen, found, used = set(MEANT.read_text().splitlines()), set(), [], set()
+    for name, line, row in differences_of(url, answers, skip):
+        entry = f"{name} ## {short(line)}"
+        seen.add(entry)
+        used.add(row)
+        if row is None or entry not in accepted:
+            found.append((name, line))
+    return found, sorted(accepted - seen), used
 
 
 def page():
@@ -135,7 +154,7 @@ def page():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["record", "diff", "page"])
+    parser.add_argument("what", choices=["record", "diff", "accept", "page"])
     parser.add_argument("--url", default="http://localhost:8080")
     parser.add_argument("--all", action="store_true", help="also what is meant")
     parser.add_argument("--out", type=pathlib.Path, default=ANSWERS)
@@ -150,6 +169,10 @@ def main():
                 print(name, answer["status"], str(answer["body"])[:200], flush=True)
         lines = (f"{json.dumps(name)}: {json.dumps(answer)}" for name, answer in answers.items())
         args.out.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        return
+    if args.what == "accept":
+        entries = {f"{name} ## {short(line)}": None for name, line, row in differences_of(args.url, args.answers) if row is not None}
+        MEANT.write_text("\n".join(entries) + "\n")
         return
     if args.what == "page":
         PAGE.write_text(page())
