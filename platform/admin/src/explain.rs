@@ -22,6 +22,11 @@ const LIMITS: &[(&str, &str)] = &[
 /// # Errors
 /// 400.
 pub fn read<T: DeserializeOwned>(name: &str, value: &Value) -> Result<T, AdminError> {
+    // The parser takes a list for an object, field by field; nobody means that.
+    if value.is_array() && serde_json::from_value::<T>(Value::Object(Map::new())).is_ok() {
+        let place = if name.is_empty() { "the body" } else { name };
+        return Err(AdminError::bad_request(format!("{place}: a list, expected an object")));
+    }
     serde_json::from_value(value.clone()).map_err(|error| {
         let (place, error) = match culprit::<T>(value) {
             Some((field, why)) if name.is_empty() => (field.to_owned(), why),

@@ -56,6 +56,7 @@ const CALLS: &[(&str, &str)] = &[
     ("/admin/v2/meridian/bookies-audit", "get post"),
     ("/admin/v2/meridian/bookies/{bookie}/decommission", "get put delete"),
     ("/admin/v2/meridian/export", "get"),
+    ("/admin/v2/meridian/contact", "get"),
     ("/admin/v2/meridian/failover", "get"),
     ("/admin/v2/meridian/failover/{tenant}/{namespace}", "get put"),
     ("/admin/v2/meridian/failover/{tenant}/{namespace}/cost", "get"),

@@ -14,7 +14,7 @@ const CLUSTER: &[Row] = &[
     ("PUT", "/admin/v2/clusters/east", r#"{"serviceUrl":"http://east:8080"}"#, 200),
     ("PUT", "/admin/v2/clusters/east", r#"{"serviceUrl":"http://east:8080"}"#, 409),
     ("POST", "/admin/v2/clusters/east", r#"{"serviceUrl":"http://east:8081"}"#, 200),
-    ("POST", "/admin/v2/clusters/east", r#"{"serviceUrl":"ftp://east"}"#, 412),
+    ("POST", "/admin/v2/clusters/east", r#"{"serviceUrl":"ftp://east"}"#, 400),
     ("GET", "/admin/v2/clusters/east/peers", "", 200),
     ("POST", "/admin/v2/clusters/east/peers", r#"["standalone"]"#, 204),
     ("POST", "/admin/v2/clusters/east/peers", r#"["east"]"#, 412),
