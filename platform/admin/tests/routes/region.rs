@@ -9,7 +9,7 @@ use meridian_broker::{Access, BrokerConfig, BrokerParts, BrokerService, CheckInt
 use meridian_door::{AccessRules, Door, DoorConfig};
 use meridian_identity::{Identity, IdentityConfig};
 use meridian_managed_ledger::testing::TestRegion;
-use meridian_policy::{BrokerDefaults, ClusterData};
+use meridian_policy::{BrokerDefaults, ClusterData, InactiveTopics};
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use serde_json::Value;
@@ -19,6 +19,12 @@ use tower::ServiceExt;
 pub struct Region {
     pub router: Router,
     pub service: Arc<BrokerService>,
+}
+
+/// Topics of a test stay, however long it takes.
+fn defaults(max_producers: u32) -> BrokerDefaults {
+    let inactive_topics = InactiveTopics { delete_while_inactive: false, ..InactiveTopics::default() };
+    BrokerDefaults { max_producers, inactive_topics, ..BrokerDefaults::default() }
 }
 
 /// What came back.
@@ -71,7 +77,7 @@ impl Region {
     async fn with(identity: Option<IdentityConfig>, door: DoorConfig) -> Self {
         let storage = TestRegion::default();
         let store = storage.metadata.clone();
-        let registry = Registry::open(store.clone(), BrokerDefaults::default()).await.expect("as the test made it");
+        let registry = Registry::open(store.clone(), defaults(0)).await.expect("as the test made it");
         registry.bootstrap(&ClusterData::default(), 4).await.expect("as the test made it");
         let factory = Arc::new(StorageFactory::new(storage.broker(), CheckIntervals::default()));
         let identity = identity.map(|config| Arc::new(Identity::new(&config).expect("as the test made it")));
@@ -83,7 +89,7 @@ impl Region {
         // What a process does with changed settings, in small.
         let apply = move |settings: &Settings| {
             let max_producers = settings.count(Key::MaxProducersPerTopic) as u32;
-            registry.set_defaults(BrokerDefaults { max_producers, ..BrokerDefaults::default() });
+            registry.set_defaults(defaults(max_producers));
         };
         let live = LiveSettings::new(Settings::default(), Box::new(apply));
         let state = AdminState::with_live(service.clone(), live, Default::default());
