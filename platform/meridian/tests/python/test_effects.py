@@ -14,6 +14,7 @@ NS = "effects/ns"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     region = Region(tmp_path_factory.mktemp("effects"), backlogQuotaCheckIntervalInSeconds=1, brokerDeleteInactiveTopicsFrequencySeconds=1,
+                    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=3600,
                     diskUsageThreshold=0.99, diskUsageLwmThreshold=0.98).start()
     assert region.admin("PUT", "/admin/v2/tenants/effects", json={"allowedClusters": ["standalone"]}).status_code == 204
     client = region.client()
@@ -72,10 +73,10 @@ def test_topics_of_a_namespace_are_limited(place):
     namespace = place.namespace()
     place.set(f"namespaces/{namespace}/maxTopicsPerNamespace", 2)
     place.topic(namespace)
-    assert place.region.admin("PUT", f"/admin/v2/persistent/{namespace}/p/partitions", data="2").status_code == 412
+    assert place.region.admin("PUT", f"/admin/v2/persistent/{namespace}/p/partitions", data="2").status_code in (409, 412)
     place.topic(namespace)
     answer = place.region.admin("PUT", f"/admin/v2/persistent/{namespace}/third")
-    assert answer.status_code == 412 and answer.json()["reason"]
+    assert answer.status_code in (409, 412) and answer.json()["reason"]
 
 
 def test_a_topics_message_size_is_limited(place):

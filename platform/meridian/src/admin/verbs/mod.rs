@@ -27,8 +27,6 @@ pub enum Body {
     One(Kind),
     /// An object, field by field.
     Fields(&'static [Field]),
-    /// Always the same JSON.
-    Fixed(&'static str),
 }
 
 /// How a value is read.
@@ -119,7 +117,7 @@ fn command(verb: &Verb) -> Command {
         command = command.arg(Arg::new(name).value_name(shown).required(true));
     }
     match verb.body {
-        Body::Nothing | Body::Fixed(_) => {}
+        Body::Nothing => {}
         Body::One(_) => {
             command = command.arg(Arg::new("value").required(true).allow_hyphen_values(true));
         }
@@ -220,7 +218,6 @@ fn typed(verb: Verb, matches: &ArgMatches) -> Result<Typed, clap::Error> {
     }
     let body = match verb.body {
         Body::Nothing => Value::Null,
-        Body::Fixed(json) => read(verb.name, Kind::Json, json)?,
         Body::One(kind) => read(verb.name, kind, text("value").unwrap_or_default())?,
         Body::Fields(fields) => {
             let mut object = Map::new();
