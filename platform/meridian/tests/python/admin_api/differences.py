@@ -5,6 +5,7 @@ made from the rest (`compare.py page`).
 """
 
 ROWS = [
+    (r"GET /admin/v2/resourcegroups/one$", r"is missing$", "Limits of a resource group that are not set are -1", "left out"),
     # Values
     (r" 2147483648$| 1073741824$|garbage/unload|skip/-1$|expireMessages/-1$|position/0$|schema/x$|nonsense/diff|listenerName=no|non/compaction|non/subscription/sub/skip",
      r"^status (500|204|409|0) became (4..|503)", "Numbers and names that can't be: 500, or taken", "4xx with the name and the limit"),
@@ -35,7 +36,6 @@ ROWS = [
     (r"antiAffinity", r"^status|^:", "Any JSON is a group, also in namespaces that are not there", "a text; 404"),
     (r"messageTTL", r"/reason", "Two wordings", "one: `Invalid value for message TTL`"),
     (r"maxMessageSize", r"/reason", "The text ends before the limit", "it names the limit"),
-    (r"resourcegroup", r".", "Resource groups", "quotas of tenants and namespaces"),
     (r"is_allow_auto|^\d+ GET /admin/v2/namespaces/diff/(ns|c)$", r"is more|is missing", "Fields of newer versions are not shown", "shown"),
     # Names and topics
     (r"namespaces/diff/a%20b", r"/reason", "The text ends before the name", "it names the name"),
