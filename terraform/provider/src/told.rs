@@ -41,7 +41,7 @@ impl Told {
 
     /// It is no error.
     #[must_use]
-    pub fn as_warning(mut self) -> Self {
+    pub fn into_warning(mut self) -> Self {
         self.warning = true;
         self
     }

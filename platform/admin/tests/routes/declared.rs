@@ -38,11 +38,20 @@ async fn apply(region: &Region, how: &str, document: &str, status: u16) -> Value
 
 fn changes(answer: &Value) -> Vec<String> {
     let shown = |change: &Value| {
-        let fields: Vec<_> =
-            change["fields"].as_array().unwrap().iter().map(|field| field["field"].as_str().unwrap()).collect();
-        format!("{} {} [{}]", change["action"].as_str().unwrap(), change["object"].as_str().unwrap(), fields.join(" "))
+        let fields: Vec<_> = change["fields"]
+            .as_array()
+            .expect("as the API describes it")
+            .iter()
+            .map(|field| field["field"].as_str().expect("as the API describes it"))
+            .collect();
+        format!(
+            "{} {} [{}]",
+            change["action"].as_str().expect("as the API describes it"),
+            change["object"].as_str().expect("as the API describes it"),
+            fields.join(" ")
+        )
     };
-    answer["changes"].as_array().unwrap().iter().map(shown).collect()
+    answer["changes"].as_array().expect("as the API describes it").iter().map(shown).collect()
 }
 
 #[tokio::test]

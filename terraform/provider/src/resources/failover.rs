@@ -130,7 +130,7 @@ impl Resource for FailoverGroup {
     fn delete<'a>(&'a self, _: &'a Api, prior: &'a Values) -> Work<'a, Result<Vec<Told>, Told>> {
         Box::pin(async {
             let detail = format!("{} stay active where they are.", Self::namespaces(prior).join(", "));
-            Ok(vec![Told::error("A failover group is forgotten, not undone", detail).as_warning()])
+            Ok(vec![Told::error("A failover group is forgotten, not undone", detail).into_warning()])
         })
     }
 }
