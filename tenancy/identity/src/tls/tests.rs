@@ -1,3 +1,5 @@
+//! Certificates: chains, roles from names, the wrong authority, files that change.
+
 use super::*;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType, date_time_ymd,

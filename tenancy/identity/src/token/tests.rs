@@ -1,3 +1,5 @@
+//! Tokens, good and bad: algorithms, keys, times, rotation.
+
 use super::*;
 use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{EncodingKey, Header as Head, encode};
