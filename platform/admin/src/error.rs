@@ -84,7 +84,7 @@ impl Classify for AdminError {
 
 impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
-        let body = serde_json::json!({ "reason": self.reason }).to_string();
+        let body = serde_json::json!({ "reason": bounded(&self.reason) }).to_string();
         let mut response = (self.status, body).into_response();
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(elsewhere) = self.elsewhere {
@@ -94,6 +94,21 @@ impl IntoResponse for AdminError {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Basic"));
         }
         response
+    }
+}
+
+/// Characters of a reason at most: what was sent is not sent back as a whole.
+const MAX_REASON: usize = 1000;
+
+/// A reason without its middle, if it is too long.
+fn bounded(reason: &str) -> std::borrow::Cow<'_, str> {
+    match reason.char_indices().nth(MAX_REASON) {
+        None => reason.into(),
+        Some(_) => {
+            let (head, tail): (String, Vec<char>) =
+                (reason.chars().take(MAX_REASON / 2).collect(), reason.chars().rev().take(MAX_REASON / 2).collect());
+            format!("{head} … {}", tail.into_iter().rev().collect::<String>()).into()
+        }
     }
 }
 
@@ -204,6 +219,14 @@ impl From<RegistryError> for AdminError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_reasons_keep_their_beginning_and_end() {
+        assert_eq!(bounded("short"), "short");
+        let long = bounded(&format!("retention: \"{}\", expected an object", "ä".repeat(100_000))).into_owned();
+        assert!(long.starts_with("retention: ") && long.ends_with("expected an object"), "{long}");
+        assert!(long.chars().count() < 1100);
+    }
 
     #[test]
     fn statuses_and_texts_that_tools_look_for() {
