@@ -112,6 +112,7 @@ fn command(verb: &Verb) -> Command {
     for name in placeholders(verb.path) {
         let shown = match name {
             "namespace" => "TENANT/NAMESPACE",
+            "topic" | "schema-topic" => "TENANT/NAMESPACE/TOPIC",
             other => other,
         };
         command = command.arg(Arg::new(name).value_name(shown).required(true));
@@ -184,7 +185,9 @@ fn part(name: &str, text: &str) -> Result<String, clap::Error> {
             _ => Err(refuse(format!("'{text}': expected TENANT/NAMESPACE"))),
         },
         "topic" => topic(text, "/"),
-        "schema" => topic(text, "/").map(|path| path.replacen("non-persistent/", "", 1).replacen("persistent/", "", 1)),
+        "schema-topic" => {
+            topic(text, "/").map(|path| path.replacen("non-persistent/", "", 1).replacen("persistent/", "", 1))
+        }
         _ => Ok(escaped(text)),
     }
 }

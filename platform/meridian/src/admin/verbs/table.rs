@@ -91,13 +91,13 @@ const SCHEMA: &[Field] = &[
 ];
 
 const SCHEMAS: &[Verb] = &[
-    plain("get", "Show the latest schema", "GET", "schemas/{schema}/schema"),
-    plain("get-version", "Show one version", "GET", "schemas/{schema}/schema/{version}"),
-    plain("get-all", "Show all versions", "GET", "schemas/{schema}/schemas"),
-    plain("upload", "Store a schema", "POST", "schemas/{schema}/schema").with(Body::Fields(SCHEMA)),
-    plain("compatibility", "Whether a schema could be stored", "POST", "schemas/{schema}/compatibility")
+    plain("get", "Show the latest schema", "GET", "schemas/{schema-topic}/schema"),
+    plain("get-version", "Show one version", "GET", "schemas/{schema-topic}/schema/{version}"),
+    plain("get-all", "Show all versions", "GET", "schemas/{schema-topic}/schemas"),
+    plain("upload", "Store a schema", "POST", "schemas/{schema-topic}/schema").with(Body::Fields(SCHEMA)),
+    plain("compatibility", "Whether a schema could be stored", "POST", "schemas/{schema-topic}/compatibility")
         .with(Body::Fields(SCHEMA)),
-    plain("delete", "Delete the schema", "DELETE", "schemas/{schema}/schema").asking(FORCE),
+    plain("delete", "Delete the schema", "DELETE", "schemas/{schema-topic}/schema").asking(FORCE),
 ];
 
 const BROKERS: &[Verb] = &[
