@@ -91,6 +91,7 @@ const CALLS: &[(&str, &str)] = &[
     ("/admin/v2/namespaces/{tenant}/{namespace}/permissions/{subscription}/{role}", "delete"),
     ("/admin/v2/namespaces/{tenant}/{namespace}/persistence/bookieAffinity", "get post delete"),
     ("/admin/v2/namespaces/{tenant}/{namespace}/property/{key}", "get delete"),
+    ("/admin/v2/namespaces/{tenant}/{namespace}/resourcegroup/{group}", "post"),
     ("/admin/v2/namespaces/{tenant}/{namespace}/property/{key}/{value}", "put"),
     ("/admin/v2/namespaces/{tenant}/{namespace}/removeOffloadPolicies", "delete"),
     ("/admin/v2/namespaces/{tenant}/{namespace}/topics", "get"),

@@ -217,6 +217,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&under("/backlogQuota"), axum::routing::post(set_quota).delete(remove_quota))
         .route(&under("/persistence/bookieAffinity"), get(affinity).post(set_affinity).delete(remove_affinity))
         .route(&under("/removeOffloadPolicies"), axum::routing::delete(remove_offload))
+        .route(&under("/resourcegroup/{group}"), axum::routing::post(set_group))
         .route(&under("/property/{key}/{value}"), axum::routing::put(set_property))
         .route(&under("/property/{key}"), get(property).delete(remove_property))
 }
@@ -261,9 +262,23 @@ async fn write(State(state): Given, method: Method, call: Call) -> Answer {
 async fn remove(State(state): Given, call: Call) -> Answer {
     let row = Line::named(TABLE, &call)?;
     let remove = row.remover()?;
+    if row.name == "resourcegroup" {
+        state.allow_operator(&call)?;
+    }
     let cluster = &state.service.config().cluster;
     change(&state, &call, row.name, |policies| {
         remove(policies, cluster);
+        Ok(())
+    })
+    .await
+}
+
+/// Binds a namespace to a resource group: its limits are the operator's, so only super users choose it.
+async fn set_group(State(state): Given, call: Call) -> Answer {
+    state.allow_operator(&call)?;
+    let group = call.param("group").to_owned();
+    change(&state, &call, "resourcegroup", |policies| {
+        policies.resource_group_name = Some(group.clone());
         Ok(())
     })
     .await

@@ -275,7 +275,7 @@ def test_b117_a_resource_group_binds_the_namespaces_that_name_it(region, client)
     assert region.get(group) == {"publishRateInMsgs": 40}
     assert region.get("/admin/v2/resourcegroups") == ["slow"]
     for namespace in ("a", "b"):
-        assert region.admin("POST", f"/admin/v2/namespaces/grouped/{namespace}/resourcegroup", json="slow").status_code == 204
+        assert region.admin("POST", f"/admin/v2/namespaces/grouped/{namespace}/resourcegroup/slow").status_code == 204
     producers = [client.create_producer(f"persistent://grouped/{namespace}/t", batching_enabled=False) for namespace in ("a", "b")]
     use_up(producers[0], 100)
     counts = [0, 0]
@@ -308,6 +308,8 @@ def test_a_rate_binds_over_three_brokers_and_a_crash_mints_no_budget(tmp_path):
         assert put("/admin/v2/tenants/wide", {"allowedClusters": ["west"]}).status_code == 204
         assert put("/admin/v2/namespaces/wide/n", {"bundles": {"numBundles": 12}}).status_code == 204
         assert put(f"{QUOTAS}/tenants/wide", {"publishMessagesPerSecond": 300, "producers": 20}).status_code == 204
+        for broker in cluster.brokers:
+            wait_until(lambda: requests.get(f"{broker.web}/admin/v2/namespaces/wide", timeout=20).text == '["wide/n"]', 20, "the namespace")
         client = cluster.client()
         producers = [client.create_producer(f"persistent://wide/n/t{number}", batching_enabled=False, max_pending_messages=20,
                                             block_if_queue_full=True) for number in range(12)]
