@@ -40,7 +40,7 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 unit:
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
 
 client-tests: $(VENV)/ready
 	$(CARGO) build --locked -p meridian -p meridian-mini-tikv -p meridian-terraform

@@ -147,21 +147,18 @@ async fn an_outcome_that_stays_unknown_is_settled_later() {
     let mut watch = store.watch("k", None).await.unwrap();
     store.put("k", "0", Condition::Any).await.unwrap();
     drop(timeout(PATIENCE, watch.next()).await);
-    // The commit is done and its reply is lost; then nothing answers until the call has given up.
-    server.faults().inject(Rpc::Commit, Fault::After, 1);
-    let freezing = server.faults().clone();
-    let writing = tokio::spawn({
-        let store = store.clone();
-        async move { store.put("k", "1", Condition::Any).await }
-    });
-    while freezing.injected() == 0 {
+    // The client commits the further keys of a transaction after it has answered: that is over first.
+    let started = Instant::now();
+    while server.locks() > 0 {
+        assert!(started.elapsed() < PATIENCE, "the first write leaves locks");
         tokio::task::yield_now().await;
     }
-    freezing.freeze(true);
-    let outcome = timeout(PATIENCE, writing).await.expect("an answer in time").unwrap();
+    // The commit is done and its reply is lost; then nothing answers until the call has given up.
+    server.faults().inject(Rpc::Commit, Fault::Freeze, 1);
+    let outcome = timeout(PATIENCE, store.put("k", "1", Condition::Any)).await.expect("an answer in time");
     assert!(matches!(outcome, Err(MetadataError::UnknownOutcome(_))), "{outcome:?}");
     assert_eq!(tikv.stats().doubts, 1);
-    freezing.freeze(false);
+    server.faults().freeze(false);
     let event = timeout(PATIENCE, watch.next()).await.expect("the change in time").expect("an open store").0;
     assert!(matches!(event, WatchEvent::Put(entry) if entry.value == "1"));
     let started = Instant::now();

@@ -55,6 +55,8 @@ pub enum Fault {
     Before,
     /// Done, but the reply is lost.
     After,
+    /// Done, the reply is lost, and the server freezes until it is thawed.
+    Freeze,
     /// Done, and never answered.
     Hang,
     /// Never done and never answered.
@@ -83,6 +85,7 @@ impl std::str::FromStr for Fault {
         let all = [
             Fault::Before,
             Fault::After,
+            Fault::Freeze,
             Fault::Hang,
             Fault::HangBefore,
             Fault::NotLeader,
@@ -189,6 +192,10 @@ impl Faults {
             Some(rule.fault)
         });
         plan.injected += u64::from(fault.is_some());
+        if fault == Some(Fault::Freeze) {
+            self.freeze(true);
+            return Some(Fault::After);
+        }
         fault
     }
 }
@@ -210,6 +217,8 @@ mod tests {
         assert_eq!(faults.next(Rpc::Get), Some(Fault::Hang));
         assert_eq!(faults.next(Rpc::Get), None);
         assert_eq!((faults.count(Rpc::Commit), faults.injected(), faults.total()), (6, 3, 8));
+        faults.inject(Rpc::Get, Fault::Freeze, 1);
+        assert_eq!((faults.next(Rpc::Get), *faults.frozen.borrow()), (Some(Fault::After), true));
     }
 
     #[test]
