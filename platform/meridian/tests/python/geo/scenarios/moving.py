@@ -127,6 +127,90 @@ def both_resent(group, messages=500):
     return resend(group, messages, global_producers=False)
 
 
+def region_lost(group, rounds=5, seconds=3, per_second=300, settle_s=1.0, resent=200):
+    """`west` is killed -9 under load, again and again. Batches of up to ten, a Shared consumer that acknowledges by batch index
+    and leaves holes; then consumer and producer go on in `east`, the producer with its last `resent` messages once more under
+    their numbers (global producers); then `west` comes back and both regions are read. `lost`: confirmed and in neither
+    region; `unseen`: in `east`, not acknowledged, and never delivered there; `redelivered_settled`: acknowledged `settle_s` before
+    the kill and delivered again; `doubled`: stored twice in either region."""
+    total = dict.fromkeys(("confirmed", "acknowledged", "kept", "redelivered_settled", "redelivered", "unseen", "lost",
+                           "doubled_west", "doubled_east", "differ"), 0)
+    for _ in range(rounds):
+        one = one_region_lost(group, seconds, per_second, settle_s, resent)
+        for key, value in one.items():
+            total[key] += value
+    return {"rounds": rounds, **total}
+
+
+def numbered(traffic, count=1):
+    """Sends with sequence numbers that a producer elsewhere can repeat; the Python client takes 0 for none."""
+    for _ in range(count):
+        traffic.send(1, sequence_id=traffic.next + 1)
+    return traffic
+
+
+def one_region_lost(group, seconds, per_second, settle_s, resent):
+    topic = group.topic()
+    for side in group.sides.values():
+        side.global_producers(topic)
+    options = {"initial_position": InitialPosition.Earliest, "replicate_subscription_state_enabled": True,
+               "batch_index_ack_enabled": True}
+    traffic = Traffic(group["west"], topic, "p", batching_max_messages=10, batching_max_publish_delay_ms=20,
+                      send_timeout_millis=3000)
+    client = group["west"].client(operation_timeout_seconds=5)
+    consumer = client.subscribe(topic, "s", ConsumerType.Shared, **options)
+    numbered(traffic, 10).flush()
+    linked(group, topic, "west", "east")
+    acknowledged_at, kept = {}, set()
+    begun = time.monotonic()
+    while (passed := time.monotonic() - begun) < seconds:
+        numbered(traffic, max(0, int(passed * per_second) + 10 - traffic.next))
+        try:
+            message = consumer.receive(20)
+        except pulsar.Timeout:
+            continue
+        key = parse(message.data())
+        if key[1] % 10 == 7 or key[1] % 100 == 1:
+            kept.add(key)
+        else:
+            consumer.acknowledge(message)
+            acknowledged_at[key] = time.monotonic()
+    group["west"].kill()
+    killed_at = time.monotonic()
+    confirmed = set(traffic.confirmed)
+    traffic.client.shutdown()
+    client.shutdown()
+    moved = group["east"].client()
+    producer = moved.create_producer(topic, producer_name="p", batching_enabled=False, block_if_queue_full=True)
+    stored = []
+    for number in range(max(0, traffic.next - resent), traffic.next + 50):
+        producer.send_async(traffic.body(number), lambda result, _, number=number: stored.append((result, number)),
+                            sequence_id=number + 1)
+    producer.flush()
+    confirmed |= {number for result, number in stored if result == pulsar.Result.Ok}
+    consumer = moved.subscribe(topic, "s", ConsumerType.Shared, **options)
+    seen = set(collect(consumer, 3.0))
+    before_return = set(read_all(group["east"], topic, idle_s=1))
+    group["west"].start()
+    # What `west` alone had comes now.
+    linked(group, topic, "east", "west")
+    linked(group, topic, "west", "east")
+    drained(group, topic, "east", "west")
+    drained(group, topic, "west", "east")
+    seen |= set(collect(consumer, 2.0))
+    moved.close()
+    found = {region: read_all(group[region], topic, idle_s=2) for region in ("west", "east")}
+    settled = {key for key, at in acknowledged_at.items() if at < killed_at - settle_s}
+    everywhere = set(found["west"]) | set(found["east"])
+    return {"confirmed": len(confirmed), "acknowledged": len(acknowledged_at), "kept": len(kept),
+            "redelivered_settled": len(settled & seen), "redelivered": len(set(acknowledged_at) & seen),
+            "unseen": len(before_return - set(acknowledged_at) - seen),
+            "lost": len({("p", number) for number in confirmed} - everywhere),
+            "doubled_west": len(found["west"]) - len(set(found["west"])),
+            "doubled_east": len(found["east"]) - len(set(found["east"])),
+            "differ": len(set(found["west"]) ^ set(found["east"]))}
+
+
 def acked_to_the_end(group, messages=1000, seconds=15):
     """Everything is acknowledged in `west` and traffic stops: what the subscription's backlog in `east` is then."""
     topic = group.topic()
