@@ -23,10 +23,12 @@ impl ManagedLedger {
         }
         if self.trim_count(now_ms, false) > 0 {
             self.spawn(async move |log| {
-                if let Err(error) = log.trim(now_ms).await {
-                    tracing::warn!(log = %log.name, %error, "trimming failed; trying again");
-                    log.check_at_ms.fetch_min(now_ms + 10_000, Ordering::Relaxed);
+                match log.trim(now_ms).await {
+                    // The next owner trims.
+                    Ok(_) | Err(LogError::Closed(_) | LogError::Fenced(_)) => return,
+                    Err(error) => tracing::warn!(log = %log.name, %error, "trimming failed; trying again"),
                 }
+                log.check_at_ms.fetch_min(now_ms + 10_000, Ordering::Relaxed);
             });
         }
         let expiry = next_expiry_ms(self.view.lock().layout.ledgers(), self.settings().retention_ms);
