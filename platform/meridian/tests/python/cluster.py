@@ -146,7 +146,8 @@ class Cluster:
         return Node(f"bookie-{number}", "bookie", self.folder, {**self.settings, **own})
 
     def broker(self, number):
-        own = {"brokerLocation": f"/zone-{number % 3}", "brokerServicePort": 0, "webServicePort": 0, "regionLinkPort": ""}
+        own = {"brokerLocation": f"/zone-{number % 3}", "brokerServicePort": 0, "webServicePort": 0, "regionLinkPort": "",
+               "auditLogFile": self.folder / f"broker-{number}-audit.log"}
         return Node(f"broker-{number}", "broker", self.folder, {**self.settings, **own})
 
     @property
