@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const AT: &str = "/admin/v2/meridian/quotas";
+const NO_SUCH_GROUP: &str = "ResourceGroup does not exist";
 /// Hours of usage that are shown if no time is named.
 const DEFAULT_HOURS: u64 = 24;
 /// Fields of Pulsar's resource groups and the limits that they are here.
@@ -271,6 +272,15 @@ fn group_of(call: &Call) -> Result<Place, AdminError> {
     }
 }
 
+/// A namespace may be bound to a group: it is there, and who binds is the operator, whose limits they are.
+pub(crate) fn check_binding(state: &AdminState, call: &Call, group: &str) -> Result<(), AdminError> {
+    state.allow_operator(call)?;
+    match state.service.quotas().book().get(&Place::Group(group.to_owned())) {
+        Some(_) => Ok(()),
+        None => Err(AdminError::invalid(NO_SUCH_GROUP)),
+    }
+}
+
 async fn groups(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let all = state.service.quotas().book().all();
@@ -285,7 +295,7 @@ async fn group(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     match state.service.quotas().book().get(&group_of(&call)?) {
         Some(quotas) => Ok(Reply::json(&group_document(&quotas))),
-        None => Err(AdminError::not_found("ResourceGroup does not exist")),
+        None => Err(AdminError::not_found(NO_SUCH_GROUP)),
     }
 }
 
@@ -318,7 +328,7 @@ async fn delete_group(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let place = group_of(&call)?;
     if state.service.quotas().book().get(&place).is_none() {
-        return Err(AdminError::not_found("ResourceGroup does not exist"));
+        return Err(AdminError::not_found(NO_SUCH_GROUP));
     }
     let name = call.name("group");
     let user = state.registry().all_namespaces().into_iter().find(|namespace| {

@@ -10,6 +10,7 @@ pub use replication::{check_clusters, check_no_peers};
 use crate::bundles;
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::quotas::check_binding;
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -20,7 +21,6 @@ use meridian_broker::ListDomain;
 use meridian_broker::service::is_system_topic;
 use meridian_door::{Action, Scope};
 use meridian_policy::Policies;
-use meridian_policy::quota::Place;
 use meridian_topic::TopicErrorKind;
 use meridian_types::{NamespaceName, TopicName};
 
@@ -69,6 +69,12 @@ async fn create(State(state): Given, call: Call) -> Answer {
     let mut policies = call.json::<Policies>()?;
     policies.deleted = false;
     policies.check().map_err(|error| AdminError::bad_request(error.to_string()))?;
+    if policies.bookie_affinity_group.is_some() {
+        return Err(policies::no_affinity());
+    }
+    if let Some(group) = policies.resource_group_name.as_deref().filter(|group| !group.is_empty()) {
+        check_binding(&state, &call, group)?;
+    }
     if !policies.replication_clusters.is_empty() {
         check_trusted(&state, namespace.tenant(), &policies.replication_clusters)?;
         check_clusters(&state, &namespace, &policies.replication_clusters)?;
@@ -86,7 +92,6 @@ async fn delete(State(state): Given, call: Call) -> Answer {
         return Err(AdminError::not_found(format!("Namespace {namespace} does not exist.")));
     }
     state.service.delete_namespace(&namespace, call.flag("force")).await?;
-    state.service.forget_quota(&Place::Namespace(namespace.clone())).await?;
     tracing::info!(%namespace, by = call.principal.acting(), force = call.flag("force"), "namespace deleted");
     Ok(Reply::done())
 }

@@ -8,6 +8,7 @@ use crate::policy_table::{
     Input, QuotaChange, Row, count, entry_filters, field, no_such_call, offload, pause_on_ack, persistence, rate,
     retention, shown, subscription_types,
 };
+use crate::quotas::check_binding;
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -16,7 +17,7 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::routing::get;
 use meridian_door::{Action, Scope};
-use meridian_policy::{AutoTopicCreationOverride, BookieAffinity, Policies, SchemaCompatibility, SubscriptionAuthMode};
+use meridian_policy::{AutoTopicCreationOverride, Policies, SchemaCompatibility, SubscriptionAuthMode};
 use serde_json::Value;
 
 /// What rows here are of.
@@ -273,10 +274,10 @@ async fn remove(State(state): Given, call: Call) -> Answer {
     .await
 }
 
-/// Binds a namespace to a resource group: its limits are the operator's, so only super users choose it.
+/// Binds a namespace to a resource group.
 async fn set_group(State(state): Given, call: Call) -> Answer {
-    state.allow_operator(&call)?;
-    let group = call.param("group").to_owned();
+    let group = call.name("group");
+    check_binding(&state, &call, &group)?;
     change(&state, &call, "resourcegroup", |policies| {
         policies.resource_group_name = Some(group.clone());
         Ok(())
@@ -333,6 +334,12 @@ async fn remove_offload(State(state): Given, call: Call) -> Answer {
     .await
 }
 
+/// 501: bookies have no groups to be kept to.
+pub(super) fn no_affinity() -> AdminError {
+    let text = "Bookie affinity groups are not served: ledgers are spread over bookies by their zones and regions";
+    AdminError::new(StatusCode::NOT_IMPLEMENTED, text)
+}
+
 async fn affinity(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
     let policies = state.registry().namespace(&namespace).unwrap_or_default();
@@ -342,17 +349,10 @@ async fn affinity(State(state): Given, call: Call) -> Answer {
     }
 }
 
+/// Refused: it would be stored without effect.
 async fn set_affinity(State(state): Given, call: Call) -> Answer {
     state.administered_namespace(&call)?;
-    let group: BookieAffinity = call.json()?;
-    if group.bookkeeper_affinity_group_primary.trim().is_empty() {
-        return Err(AdminError::invalid("bookkeeperAffinityGroupPrimary can't be empty"));
-    }
-    change(&state, &call, "bookieAffinity", |policies| {
-        policies.bookie_affinity_group = Some(group.clone());
-        Ok(())
-    })
-    .await
+    Err(no_affinity())
 }
 
 async fn remove_affinity(State(state): Given, call: Call) -> Answer {

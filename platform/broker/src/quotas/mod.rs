@@ -22,7 +22,7 @@ use meridian_policy::quota::{Bound, Exceeded, Limit, Place};
 use meridian_quotas::{LeaseConfig, Leases, Need, QuotaBook, QuotaError};
 use meridian_registry::Registry;
 use meridian_topic::LimitsAbove;
-use meridian_types::TopicName;
+use meridian_types::{NamespaceName, TopicName};
 use node::Node;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
@@ -253,6 +253,22 @@ impl BrokerService {
             QuotaError::Store(error) => BrokerError::Metadata(error),
             other => BrokerError::NotReady(other.to_string()),
         })
+    }
+
+    /// Forgets the limits of a namespace that is gone and of its topics, also of those that never came.
+    ///
+    /// # Errors
+    /// What the metadata store says.
+    pub(crate) async fn forget_quotas_in(&self, namespace: &NamespaceName) -> Result<(), BrokerError> {
+        let is_in = |place: &Place| match place {
+            Place::Namespace(name) => name == namespace,
+            Place::Topic(topic) => topic.namespace() == *namespace,
+            _ => false,
+        };
+        for place in self.quotas().book().all().into_keys().filter(is_in) {
+            self.forget_quota(&place).await?;
+        }
+        Ok(())
     }
 
     /// Gives every topic the limits of its places anew, and wakes what waits for them.

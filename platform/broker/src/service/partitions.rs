@@ -8,6 +8,7 @@ use super::listing::is_system_topic;
 use super::{BrokerService, Create, ListDomain, TopicEvent};
 use crate::error::BrokerError;
 use meridian_policy::PartitionedTopic;
+use meridian_policy::quota::Place;
 use meridian_registry::RegistryError;
 use meridian_topic::{SeekTo, TopicErrorKind};
 use meridian_types::{NamespaceName, Position, TopicName};
@@ -146,6 +147,7 @@ impl BrokerService {
         self.registry.delete_partitioned(name).await?;
         self.registry.delete_topic_policies(name).await?;
         self.purge_schemas(name).await?;
+        self.forget_quota(&Place::Topic(name.clone())).await?;
         for partition in 0..count {
             self.announce(TopicEvent::Deleted(name.with_partition(partition)));
         }
@@ -189,7 +191,8 @@ impl BrokerService {
         for topic in self.list_topics(namespace, ListDomain::All).await? {
             ignore_absent(self.delete_topic(&topic, true).await)?;
         }
-        Ok(self.registry.delete_namespace(namespace).await?)
+        self.registry.delete_namespace(namespace).await?;
+        self.forget_quotas_in(namespace).await
     }
 
     fn announce_created(&self, name: &TopicName, partitions: std::ops::Range<u32>) {

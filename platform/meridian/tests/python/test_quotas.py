@@ -226,6 +226,16 @@ def test_a_tenant_tightens_its_limits_and_never_lifts_the_operators(make_region,
     assert shown["effective"]["topics"] == {"value": 3, "place": "namespace acme/n", "layer": "operator"}
     assert region.admin("DELETE", f"{QUOTAS}/namespaces/acme/n", headers=boss).status_code == 204
     assert region.admin("GET", f"{QUOTAS}/namespaces/acme/n", headers=boss).json()["effective"]["topics"]["value"] == 3
+    # Which group binds a namespace is the operator's to say, by every way.
+    assert region.admin("PUT", "/admin/v2/resourcegroups/g", headers=root, json={"publishRateInMsgs": 1000000}).status_code == 204
+    assert region.admin("POST", "/admin/v2/namespaces/acme/n/resourcegroup/g", headers=boss).status_code in (401, 403)
+    assert region.admin("POST", "/admin/v2/namespaces/acme/n/resourcegroup/g", headers=root).status_code == 204
+    document = lambda policies: {"tenants": {"acme": {"namespaces": {"n": {"policies": policies}}}}}
+    for policies, status in (({}, (401, 403)), ({"resourcegroup": "g", "messageTTL": 5}, (200,))):
+        assert region.admin("PUT", "/admin/v2/meridian/apply", headers=boss, json=document(policies)).status_code in status
+    assert region.admin("PUT", "/admin/v2/namespaces/acme/m", headers=boss, json={"resource_group_name": "g"}).status_code in (401, 403)
+    assert region.admin("DELETE", "/admin/v2/namespaces/acme/n/resourcegroup", headers=boss).status_code in (401, 403)
+    assert region.admin("DELETE", "/admin/v2/namespaces/acme/n/resourcegroup", headers=root).status_code == 204
     for method, place in (("PUT", "tenants/acme"), ("DELETE", "tenants/acme"), ("PUT", "cluster"), ("GET", "cluster"),
                           ("PUT", "namespaces/acme/n?layer=operator"), ("PUT", "namespaces/other/n"), ("GET", "tenants/other")):
         answer = region.admin(method, f"{QUOTAS}/{place}", headers=boss, json={})
@@ -234,6 +244,16 @@ def test_a_tenant_tightens_its_limits_and_never_lifts_the_operators(make_region,
     assert region.admin("GET", f"{QUOTAS}/namespaces/acme/n", headers=other).status_code in (401, 403)
     assert region.admin("GET", "/admin/v2/meridian/usage/tenants/acme", headers=other).status_code in (401, 403)
     assert region.admin("PUT", "/admin/v2/resourcegroups/g", headers=boss, json={"publishRateInMsgs": 1}).status_code in (401, 403)
+    # The same by a document: each layer is whose it is.
+    def apply(key, headers):
+        document = {"tenants": {"acme": {"namespaces": {"n": {key: {"producers": 4}}}}}}
+        return region.admin("PUT", "/admin/v2/meridian/apply", headers=headers, json=document)
+    assert apply("tenantQuotas", boss).status_code == 200
+    told = apply("quotas", boss)
+    assert told.status_code in (401, 403) and "tenantQuotas are the tenant's own" in told.json()["reason"]
+    assert apply("tenantQuotas", other).status_code in (401, 403)
+    shown = region.admin("GET", f"{QUOTAS}/namespaces/acme/n", headers=boss).json()
+    assert shown["operator"] == {"topics": 3} and shown["tenant"] == {"producers": 4}
     # A namespace that is made anew begins without limits.
     assert region.admin("DELETE", "/admin/v2/namespaces/acme/n", headers=root).status_code == 204
     assert region.admin("PUT", "/admin/v2/namespaces/acme/n", headers=root, json={}).status_code == 204
@@ -271,6 +291,13 @@ def test_usage_is_told_by_tenant_and_period_and_survives_a_restart(make_region):
 def test_b117_a_resource_group_binds_the_namespaces_that_name_it(region, client):
     make_tenant(region, "grouped", ("a", "b"))
     group = "/admin/v2/resourcegroups/slow"
+    # A group that is not there limits nothing: by no way is it named.
+    missing = region.admin("POST", "/admin/v2/namespaces/grouped/a/resourcegroup/slow")
+    assert (missing.status_code, missing.json()["reason"]) == (412, "ResourceGroup does not exist")
+    assert region.admin("PUT", "/admin/v2/namespaces/grouped/c", json={"resource_group_name": "slow"}).status_code == 412
+    document = {"tenants": {"grouped": {"namespaces": {"a": {"policies": {"resourcegroup": "slow"}}}}}}
+    assert region.admin("PUT", "/admin/v2/meridian/apply", json=document).status_code == 412
+    assert region.admin("GET", "/admin/v2/namespaces/grouped/a/resourcegroup").text in ("", "null")
     assert region.admin("PUT", group, json={"publishRateInMsgs": 40, "dispatchRateInMsgs": -1}).status_code == 204
     assert region.get(group) == {"publishRateInMsgs": 40}
     assert region.get("/admin/v2/resourcegroups") == ["slow"]

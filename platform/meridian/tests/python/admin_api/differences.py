@@ -53,6 +53,7 @@ ROWS = [
     (r"GET /admin/v2/clusters/(standalone|east)$", r"is missing", "Settings of Java key stores are shown", "there are none"),
     (r"failureDomains", r".", "An unknown cluster has no domains", "412"),
     (r"namespaceIsolationPolicies", r".", "Stored whether or not brokers can be set apart", "501 where one broker serves everything; with several brokers as Pulsar"),
+    (r"bookieAffinity", r"^status", "Stored whether or not there are bookies of that group", "501: ledgers are spread over bookies by their zones and regions"),
     (r"/migrat", r".", "Clusters and namespaces are marked as migrated", "501: namespaces are switched between regions"),
     (r"GET /admin/v2/tenants/z", r"adminRoles", "No roles are left out", "an empty list"),
     (r"PUT /admin/v2/tenants/ ", r".", "405", "404"),
