@@ -1,4 +1,4 @@
-//! Ids of objects as they are stored: `["tenant","t"]`, `["subscription","persistent://t/n/x","s"]`.
+//! Ids of objects as they are stored: `["cluster"]`, `["tenant","t"]`, `["subscription","persistent://t/n/x","s"]`.
 
 use crate::object::ObjectId;
 use meridian_types::{NamespaceName, TopicName};
@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 /// An id as it is stored.
 pub(crate) fn id(id: &ObjectId) -> Value {
     match id {
+        ObjectId::Cluster => json!([id.kind()]),
         ObjectId::Region(name) | ObjectId::Tenant(name) => json!([id.kind(), name]),
         ObjectId::Namespace(name) => json!([id.kind(), name.as_str()]),
         ObjectId::Topic(topic) => json!([id.kind(), topic.as_str()]),
@@ -18,6 +19,7 @@ pub(crate) fn id(id: &ObjectId) -> Value {
 pub(crate) fn parse_id(parts: &Value) -> Option<ObjectId> {
     let parts: Vec<&str> = parts.as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
     match parts.as_slice() {
+        ["cluster"] => Some(ObjectId::Cluster),
         ["region", name] => Some(ObjectId::Region((*name).to_owned())),
         ["tenant", name] => Some(ObjectId::Tenant((*name).to_owned())),
         ["namespace", name] => NamespaceName::parse(name).ok().map(ObjectId::Namespace),

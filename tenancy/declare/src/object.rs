@@ -1,6 +1,7 @@
 //! What there can be: objects, and the facets that make one up.
 
 use crate::walk::join;
+use meridian_policy::quota::{Layer, Place};
 use meridian_types::{NamespaceName, TopicName};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +10,8 @@ use std::fmt;
 /// Names an object. The order is that of creation; deletion goes the other way round.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectId {
+    /// The region itself, which is always there: what binds all of it.
+    Cluster,
     /// A cluster entry: how a region is reached.
     Region(String),
     /// A tenant.
@@ -25,6 +28,7 @@ impl ObjectId {
     /// What kind of object it is.
     pub fn kind(&self) -> &'static str {
         match self {
+            ObjectId::Cluster => "cluster",
             ObjectId::Region(_) => "region",
             ObjectId::Tenant(_) => "tenant",
             ObjectId::Namespace(_) => "namespace",
@@ -39,6 +43,7 @@ impl ObjectId {
             |name: &NamespaceName| join(&format!("{}.namespaces", join("tenants", name.tenant())), name.local());
         let of_topic = |topic: &TopicName| join(&format!("{}.topics", of_namespace(&topic.namespace())), topic.local());
         match self {
+            ObjectId::Cluster => String::new(),
             ObjectId::Region(name) => join("regions", name),
             ObjectId::Tenant(name) => join("tenants", name),
             ObjectId::Namespace(name) => of_namespace(name),
@@ -48,10 +53,34 @@ impl ObjectId {
     }
 }
 
+impl ObjectId {
+    /// Where its limits are kept, if it has any.
+    pub fn quota_place(&self) -> Option<Place> {
+        match self {
+            ObjectId::Cluster => Some(Place::Cluster),
+            ObjectId::Tenant(name) => Some(Place::Tenant(name.clone())),
+            ObjectId::Namespace(name) => Some(Place::Namespace(name.clone())),
+            ObjectId::Topic(topic) => Some(Place::Topic(topic.clone())),
+            ObjectId::Region(_) | ObjectId::Subscription(..) => None,
+        }
+    }
+
+    /// Groups of limits that it has: a tenant sets none for all of itself.
+    pub fn quota_groups(&self) -> &'static [(Group, Layer)] {
+        const OPERATORS: (Group, Layer) = (Group::Quotas, Layer::Operator);
+        match self {
+            ObjectId::Cluster | ObjectId::Tenant(_) => &[OPERATORS],
+            ObjectId::Namespace(_) | ObjectId::Topic(_) => &[OPERATORS, (Group::TenantQuotas, Layer::Tenant)],
+            ObjectId::Region(_) | ObjectId::Subscription(..) => &[],
+        }
+    }
+}
+
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind();
         match self {
+            ObjectId::Cluster => f.write_str("the cluster's limits"),
             ObjectId::Region(name) | ObjectId::Tenant(name) => write!(f, "{kind} {name}"),
             ObjectId::Namespace(name) => write!(f, "{kind} {name}"),
             ObjectId::Topic(topic) => write!(f, "{kind} {topic}"),
@@ -71,6 +100,10 @@ pub enum Group {
     SubscriptionGrants,
     /// Labels of a topic.
     Properties,
+    /// Limits that the operator sets.
+    Quotas,
+    /// Limits that a tenant sets for itself, within the operator's.
+    TenantQuotas,
 }
 
 impl Group {
@@ -81,6 +114,8 @@ impl Group {
             Group::Grants => "grants",
             Group::SubscriptionGrants => "subscriptionGrants",
             Group::Properties => "properties",
+            Group::Quotas => "quotas",
+            Group::TenantQuotas => "tenantQuotas",
         }
     }
 }

@@ -46,6 +46,7 @@ fn set(place: &mut Map<String, Value>, facet: &Facet, value: &Value) {
 fn place_of<'a>(document: &'a mut Value, id: &ObjectId) -> &'a mut Map<String, Value> {
     let top = as_map(document);
     match id {
+        ObjectId::Cluster => top,
         ObjectId::Region(name) => child(child(top, "regions"), name),
         ObjectId::Tenant(name) => child(child(top, "tenants"), name),
         ObjectId::Namespace(name) => namespace(top, name),

@@ -10,6 +10,7 @@
 //! Failure: [`PolicyError`] with the limit and the rule; [`Exceeded`].
 //! Must never know: how much is used, clocks, brokers.
 
+use crate::schema::Shape;
 use crate::{PolicyError, refuse};
 use meridian_types::{Classify, ErrorClass, NamespaceName, TopicName};
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,37 @@ impl Limit {
     /// By its name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|limit| limit.name() == name)
+    }
+
+    /// What it is for, in one line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Limit::PublishMessagesPerSecond => "Messages published per second; what is over waits.",
+            Limit::PublishBytesPerSecond => "Bytes published per second; what is over waits.",
+            Limit::DispatchMessagesPerSecond => "Messages dispatched per second, over all subscriptions.",
+            Limit::DispatchBytesPerSecond => "Bytes dispatched per second, over all subscriptions.",
+            Limit::ReplicationMessagesPerSecond => "Messages copied to other regions per second.",
+            Limit::ReplicationBytesPerSecond => "Bytes copied to other regions per second.",
+            Limit::StoredBytes => "Bytes kept in storage; above, publishing stops and the rest goes on.",
+            Limit::BacklogBytes => "Bytes that subscriptions have not acknowledged; above, publishing stops.",
+            Limit::Namespaces => "Namespaces.",
+            Limit::Topics => "Topics; each partition is one.",
+            Limit::Partitions => "Partitions of one topic.",
+            Limit::Producers => "Producers that are connected.",
+            Limit::Consumers => "Consumers that are connected.",
+            Limit::Subscriptions => "Durable subscriptions.",
+            Limit::Connections => "Connections that hold a producer or consumer.",
+        }
+    }
+
+    /// What its values look like: a count may be 0, which allows nothing, a rate may not.
+    pub fn shape(self) -> Shape {
+        Shape::Whole { min: i64::from(self.is_rate()), max: i64::MAX }
+    }
+
+    /// Those that can be set at such a place, in the order of the reference.
+    pub fn of(level: Level) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |limit| limit.fits(level))
     }
 
     /// Whether it is so much per second.
@@ -241,6 +273,14 @@ impl Quotas {
     }
 
     /// One of the layers.
+    pub fn layer(&self, layer: Layer) -> &Quota {
+        match layer {
+            Layer::Operator => &self.operator,
+            Layer::Tenant => &self.tenant,
+        }
+    }
+
+    /// One of the layers.
     pub fn layer_mut(&mut self, layer: Layer) -> &mut Quota {
         match layer {
             Layer::Operator => &mut self.operator,
@@ -360,7 +400,11 @@ mod tests {
             assert_eq!(serde_json::to_value(limit).unwrap(), json!(limit.name()));
             assert!(KNOWN_LIMITS.contains(limit.name()), "{limit}");
             assert!(limit.fits(Level::Cluster), "{limit}");
+            assert!(!limit.about().is_empty() && limit.shape().complete(&json!(1)).is_ok(), "{limit}");
+            let zero = Quota::read(&json!({ limit.name(): 0 }), Level::Cluster);
+            assert_eq!(limit.shape().complete(&json!(0)).is_ok(), zero.is_ok(), "{limit}: one rule");
         }
+        assert_eq!(Limit::of(Level::Group).count(), 6);
         assert_eq!(Limit::ALL.iter().filter(|limit| limit.is_rate()).count(), 6);
     }
 

@@ -115,6 +115,14 @@ impl QuotaBook {
     /// # Errors
     /// [`QuotaError`].
     pub async fn set(&self, place: &Place, layer: Layer, quota: &Quota) -> Result<(), QuotaError> {
+        self.change(place, layer, |stored| stored.clone_from(quota)).await
+    }
+
+    /// Changes one layer of a place, whatever others do at the same time.
+    ///
+    /// # Errors
+    /// [`QuotaError`].
+    pub async fn change(&self, place: &Place, layer: Layer, change: impl Fn(&mut Quota)) -> Result<(), QuotaError> {
         let key = keys::limits(place);
         for _ in 0..TRIES {
             let found = self.store.get(&key).await?;
@@ -122,7 +130,7 @@ impl QuotaBook {
                 Some(entry) => decode::<Quotas>(&key, &entry.value)?,
                 None => Quotas::default(),
             };
-            quotas.layer_mut(layer).clone_from(quota);
+            change(quotas.layer_mut(layer));
             let condition = found.as_ref().map_or(Condition::Absent, |entry| Condition::Is(entry.version));
             let written = match (quotas.is_empty(), &found) {
                 (true, None) => return Ok(()),

@@ -22,6 +22,7 @@ module "orders" {
   name        = "orders"
   regions     = [var.region]
   admin_roles = ["orders-admin"]
+  quota       = { publish_bytes_per_second = 10000000, stored_bytes = 10737418240, topics = 100, producers = 500 }
   namespaces = {
     live = {
       message_ttl_seconds = 86400

@@ -51,6 +51,7 @@ module "shop" {
   teams = {
     orders = {
       admin_roles = ["orders-admin"]
+      quotas      = { publishBytesPerSecond = 10000000, topics = 100 }
       namespaces = {
         live = {
           policies = { messageTTL = 86400 }

@@ -5,6 +5,8 @@ locals {
     for team, settings in var.teams : team => {
       adminRoles      = sort(tolist(try(settings.admin_roles, [])))
       allowedClusters = sort(tolist(var.regions))
+      # Always said, so that what is taken out here is taken away there.
+      quotas = try(settings.quotas, {})
       namespaces = {
         for name, namespace in try(settings.namespaces, {}) : name => merge(
           {
@@ -13,11 +15,13 @@ locals {
               try(namespace.policies, {}),
             )
             grants = try(namespace.grants, {})
+            quotas = try(namespace.quotas, {})
             topics = {
               for topic, wanted in try(namespace.topics, {}) : topic => {
                 partitions = try(wanted.partitions, 0)
                 policies   = try(wanted.policies, {})
                 grants     = try(wanted.grants, {})
+                quotas     = try(wanted.quotas, {})
               }
             }
           },
@@ -36,5 +40,6 @@ resource "meridian_environment" "this" {
   document = jsonencode(merge(
     { apiVersion = "meridian/v1", tenants = local.tenants },
     var.home == null ? {} : { home = var.home },
+    var.quotas == null ? {} : { quotas = var.quotas },
   ))
 }

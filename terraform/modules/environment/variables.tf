@@ -17,13 +17,20 @@ variable "regions" {
 variable "teams" {
   description = <<-EOT
     Teams by name, each
-    { admin_roles = [], namespaces = { NAME = { policies = {}, grants = { ROLE = [] }, active = REGION,
-      topics = { NAME = { partitions = 0, policies = {}, grants = {} } } } } }.
-    Everything may be left out. Policies go by their names in the admin API, see docs/reference/policies.md; what the
-    document can't say is refused by the plan, with its path.
+    { admin_roles = [], quotas = {}, namespaces = { NAME = { policies = {}, grants = { ROLE = [] }, quotas = {},
+      active = REGION, topics = { NAME = { partitions = 0, policies = {}, grants = {}, quotas = {} } } } } }.
+    Everything may be left out. Policies and limits go by their names in the admin API, see docs/reference/policies.md
+    and quotas.md; what the document can't say is refused by the plan, with its path. A limit that is left out is not set;
+    limits bind in the region that applies the document.
   EOT
   type        = any
   default     = {}
+}
+
+variable "quotas" {
+  description = "Limits of the whole region that applies the document, by name; null = they are not this environment's."
+  type        = map(number)
+  default     = null
 }
 
 variable "force_destroy" {

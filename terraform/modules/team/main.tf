@@ -7,6 +7,29 @@ resource "meridian_tenant" "this" {
   force_destroy    = var.force_destroy
 }
 
+# What the whole team may use, over all brokers.
+resource "meridian_quota" "team" {
+  count = var.quota == null ? 0 : 1
+
+  tenant = meridian_tenant.this.name
+
+  publish_messages_per_second     = var.quota.publish_messages_per_second
+  publish_bytes_per_second        = var.quota.publish_bytes_per_second
+  dispatch_messages_per_second    = var.quota.dispatch_messages_per_second
+  dispatch_bytes_per_second       = var.quota.dispatch_bytes_per_second
+  replication_messages_per_second = var.quota.replication_messages_per_second
+  replication_bytes_per_second    = var.quota.replication_bytes_per_second
+  stored_bytes                    = var.quota.stored_bytes
+  backlog_bytes                   = var.quota.backlog_bytes
+  namespaces                      = var.quota.namespaces
+  topics                          = var.quota.topics
+  partitions                      = var.quota.partitions
+  producers                       = var.quota.producers
+  consumers                       = var.quota.consumers
+  subscriptions                   = var.quota.subscriptions
+  connections                     = var.quota.connections
+}
+
 resource "meridian_namespace" "this" {
   for_each = var.namespaces
 
@@ -36,6 +59,27 @@ resource "meridian_namespace" "this" {
   publish_rate = each.value.publish_bytes_per_second == null ? null : {
     publish_throttling_rate_in_byte = each.value.publish_bytes_per_second
   }
+}
+
+resource "meridian_quota" "namespace" {
+  for_each = { for name, settings in var.namespaces : name => settings.quota if settings.quota != null }
+
+  namespace = meridian_namespace.this[each.key].id
+
+  publish_messages_per_second     = each.value.publish_messages_per_second
+  publish_bytes_per_second        = each.value.publish_bytes_per_second
+  dispatch_messages_per_second    = each.value.dispatch_messages_per_second
+  dispatch_bytes_per_second       = each.value.dispatch_bytes_per_second
+  replication_messages_per_second = each.value.replication_messages_per_second
+  replication_bytes_per_second    = each.value.replication_bytes_per_second
+  stored_bytes                    = each.value.stored_bytes
+  backlog_bytes                   = each.value.backlog_bytes
+  topics                          = each.value.topics
+  partitions                      = each.value.partitions
+  producers                       = each.value.producers
+  consumers                       = each.value.consumers
+  subscriptions                   = each.value.subscriptions
+  connections                     = each.value.connections
 }
 
 resource "meridian_topic" "this" {

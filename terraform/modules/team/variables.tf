@@ -37,8 +37,46 @@ variable "namespaces" {
     publish_bytes_per_second = optional(number)
     grants                   = optional(map(set(string)), {})
     topics                   = optional(map(object({ partitions = optional(number, 0) })), {})
+    quota = optional(object({
+      publish_messages_per_second     = optional(number)
+      publish_bytes_per_second        = optional(number)
+      dispatch_messages_per_second    = optional(number)
+      dispatch_bytes_per_second       = optional(number)
+      replication_messages_per_second = optional(number)
+      replication_bytes_per_second    = optional(number)
+      stored_bytes                    = optional(number)
+      backlog_bytes                   = optional(number)
+      topics                          = optional(number)
+      partitions                      = optional(number)
+      producers                       = optional(number)
+      consumers                       = optional(number)
+      subscriptions                   = optional(number)
+      connections                     = optional(number)
+    }))
   }))
   default = {}
+}
+
+variable "quota" {
+  description = "What the whole team may use at most, over all its namespaces; what is left out is not limited, 0 allows none."
+  type = object({
+    publish_messages_per_second     = optional(number)
+    publish_bytes_per_second        = optional(number)
+    dispatch_messages_per_second    = optional(number)
+    dispatch_bytes_per_second       = optional(number)
+    replication_messages_per_second = optional(number)
+    replication_bytes_per_second    = optional(number)
+    stored_bytes                    = optional(number)
+    backlog_bytes                   = optional(number)
+    namespaces                      = optional(number)
+    topics                          = optional(number)
+    partitions                      = optional(number)
+    producers                       = optional(number)
+    consumers                       = optional(number)
+    subscriptions                   = optional(number)
+    connections                     = optional(number)
+  })
+  default = null
 }
 
 variable "force_destroy" {

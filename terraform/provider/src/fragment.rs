@@ -168,6 +168,8 @@ impl Fragment {
         let of_namespace =
             |name: &NamespaceName, body: Json| under("tenants", name.tenant(), under("namespaces", name.local(), body));
         match id {
+            // None of these resources is the region itself.
+            ObjectId::Cluster => body,
             ObjectId::Region(name) => under("regions", name, body),
             ObjectId::Tenant(name) => under("tenants", name, body),
             ObjectId::Namespace(name) => of_namespace(name, body),
@@ -236,6 +238,7 @@ impl Resource for Fragment {
 
     fn id(&self, values: &Values) -> Option<String> {
         Some(match self.object(values)? {
+            ObjectId::Cluster => return None,
             ObjectId::Region(name) | ObjectId::Tenant(name) => name,
             ObjectId::Namespace(name) => name.to_string(),
             ObjectId::Topic(topic) => topic.to_string(),
@@ -322,6 +325,7 @@ impl Resource for Fragment {
     fn read<'a>(&'a self, api: &'a Api, values: &'a Values) -> Work<'a, Result<Option<Values>, Told>> {
         Box::pin(async move {
             let query = match self.the_object(values)? {
+                ObjectId::Cluster => "cluster=own".to_owned(),
                 ObjectId::Region(name) => format!("region={}", encoded(&name)),
                 ObjectId::Tenant(name) => format!("tenant={}", encoded(&name)),
                 ObjectId::Namespace(name) => format!("namespace={}", encoded(name.as_str())),
@@ -372,6 +376,7 @@ impl Resource for Fragment {
                 format!("/admin/v2/{}/{}/{}", topic.domain().as_str(), topic.namespace(), encoded(topic.local()))
             };
             let path = match self.the_object(prior)? {
+                ObjectId::Cluster => return Err(Told::error("The region itself stays", "It can't be deleted.")),
                 ObjectId::Region(name) => format!("/admin/v2/clusters/{}", encoded(&name)),
                 ObjectId::Tenant(name) => format!("/admin/v2/tenants/{}?force={force}", encoded(&name)),
                 ObjectId::Namespace(name) => format!("/admin/v2/namespaces/{name}?force={force}"),

@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use hyper_util::rt::TokioIo;
+use meridian_policy::quota::Limit;
 use meridian_policy::schema::{NAMESPACE, TOPIC};
 use meridian_terraform::protocol as p;
 use meridian_terraform::protocol::attribute_path::step::Selector;
@@ -122,7 +123,7 @@ fn unpacked(value: Option<&p::DynamicValue>) -> BTreeMap<String, Value> {
 async fn every_policy_is_an_attribute() {
     let (_plugin, mut provider) = provider().await;
     let schema = provider.get_provider_schema(p::get_provider_schema::Request {}).await.expect("answered").into_inner();
-    assert_eq!((schema.resource_schemas.len(), schema.data_source_schemas.len()), (10, 6));
+    assert_eq!((schema.resource_schemas.len(), schema.data_source_schemas.len()), (11, 6));
     let names = |kind: &str| -> BTreeSet<String> {
         let block = schema.resource_schemas[kind].block.clone().expect("a block");
         block.attributes.into_iter().map(|attribute| attribute.name).collect()
@@ -133,6 +134,10 @@ async fn every_policy_is_an_attribute() {
     }
     for spec in TOPIC {
         assert!(topic.contains(&snake(spec.name)), "{} has no attribute", spec.name);
+    }
+    let quota = names("meridian_quota");
+    for limit in Limit::ALL {
+        assert!(quota.contains(&snake(limit.name())), "{limit} has no attribute");
     }
     for (kind, schema) in &schema.resource_schemas {
         let block = schema.block.clone().expect("a block");
@@ -156,6 +161,65 @@ async fn a_value_that_can_not_be_is_told_at_its_attribute() {
     let step = &told[0].attribute.as_ref().expect("a path").steps[0];
     assert_eq!(step.selector, Some(Selector::AttributeName("message_ttl".into())));
     assert!(told[0].detail.contains("expected a whole number from 0 to 4294967295"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_limit_that_can_not_be_is_told_at_its_attribute() {
+    let (_plugin, mut provider) = provider().await;
+    let number = |number: i64| Value::Number(number.into());
+    let of_place = |name: &'static str, place: Value| (name, place);
+    for (pairs, at, says) in [
+        (vec![of_place("tenant", Value::Unknown), ("producers", number(-1))], "producers", "from 0 to"),
+        (
+            vec![of_place("tenant", Value::text("t")), ("publish_bytes_per_second", number(0))],
+            "publish_bytes_per_second",
+            "from 1 to",
+        ),
+        (
+            vec![of_place("namespace", Value::text("t/n")), ("namespaces", number(1))],
+            "namespaces",
+            "is no limit of a namespace",
+        ),
+        (vec![of_place("topic", Value::Unknown), ("topics", number(1))], "topics", "is no limit of a topic"),
+        (
+            vec![of_place("namespace", Value::text("t")), ("topics", number(1))],
+            "namespace",
+            "no name that one can have",
+        ),
+        (
+            vec![of_place("tenant", Value::text("t")), ("layer", Value::text("tenant")), ("topics", number(1))],
+            "layer",
+            "topics alone",
+        ),
+        (
+            vec![of_place("tenant", Value::text("t")), ("layer", Value::text("mine")), ("topics", number(1))],
+            "layer",
+            "expected operator or tenant",
+        ),
+        (
+            vec![of_place("tenant", Value::text("t")), ("namespace", Value::text("t/n")), ("topics", number(1))],
+            "tenant",
+            "and not more",
+        ),
+        (vec![("topics", number(1))], "tenant", "Set one of cluster, tenant"),
+    ] {
+        let request =
+            p::validate_resource_config::Request { type_name: "meridian_quota".into(), config: object(&pairs) };
+        let told = provider.validate_resource_config(request).await.expect("answered").into_inner().diagnostics;
+        assert_eq!(told.len(), 1, "{told:?}");
+        let step = &told[0].attribute.as_ref().unwrap_or_else(|| panic!("{told:?}")).steps[0];
+        assert_eq!(step.selector, Some(Selector::AttributeName(at.into())), "{told:?}");
+        assert!(told[0].detail.contains(says), "{says}: {told:?}");
+    }
+    let nothing = object(&[("tenant", Value::text("t"))]);
+    let request = p::validate_resource_config::Request { type_name: "meridian_quota".into(), config: nothing };
+    let told = provider.validate_resource_config(request).await.expect("answered").into_inner().diagnostics;
+    assert!(told[0].detail.contains("leave the resource out"), "{told:?}");
+    // What is not known yet may be any.
+    let unknown = object(&[("cluster", Value::Unknown), ("topics", Value::Unknown), ("layer", Value::Unknown)]);
+    let request = p::validate_resource_config::Request { type_name: "meridian_quota".into(), config: unknown };
+    let told = provider.validate_resource_config(request).await.expect("answered").into_inner().diagnostics;
+    assert_eq!(told, []);
 }
 
 #[tokio::test]

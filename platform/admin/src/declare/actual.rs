@@ -5,6 +5,7 @@ use crate::error::AdminError;
 use crate::schemas;
 use crate::state::AdminState;
 use meridian_declare::{Actual, Facet, Group, Object, ObjectId, REGION_FIELDS, canonical_schema};
+use meridian_policy::quota::Place;
 use meridian_policy::schema::{NAMESPACE, TOPIC};
 use meridian_policy::{ClusterData, TenantInfo};
 use meridian_types::{NamespaceName, TopicName};
@@ -20,11 +21,13 @@ const AT_ONCE: usize = 16;
 /// What has to be looked up in storage, because the document speaks of it.
 #[derive(Clone, Copy, Default)]
 struct Asked {
+    /// Without limits the region itself is there only for those who name it.
+    named: bool,
     properties: bool,
     schema: bool,
 }
 
-const EVERYTHING: Asked = Asked { properties: true, schema: true };
+const EVERYTHING: Asked = Asked { named: true, properties: true, schema: true };
 
 /// Everything that a document names, and what its owner owns beside.
 pub(super) async fn of_document(apply: &Apply, owned: &BTreeSet<ObjectId>) -> Result<Actual, AdminError> {
@@ -32,7 +35,7 @@ pub(super) async fn of_document(apply: &Apply, owned: &BTreeSet<ObjectId>) -> Re
     let mut wanted: Vec<(ObjectId, Asked)> = Vec::with_capacity(document.objects.len());
     for (id, object) in &document.objects {
         let properties = object.groups.contains(&Group::Properties);
-        wanted.push((id.clone(), Asked { properties, schema: object.field("schema").is_some() }));
+        wanted.push((id.clone(), Asked { named: true, properties, schema: object.field("schema").is_some() }));
     }
     let beside = owned.iter().filter(|id| !document.objects.contains_key(id));
     wanted.extend(beside.map(|id| (id.clone(), Asked::default())));
@@ -68,13 +71,34 @@ pub(super) async fn of_one(state: &AdminState, id: &ObjectId) -> Result<Option<O
 }
 
 async fn one(state: &AdminState, id: &ObjectId, asked: Asked) -> Result<Option<Object>, AdminError> {
-    match id {
-        ObjectId::Region(name) => Ok(state.registry().cluster(name).map(|data| region(&data))),
-        ObjectId::Tenant(name) => Ok(state.registry().tenant(name).map(|info| tenant(&info))),
-        ObjectId::Namespace(name) => Ok(namespace(state, name)),
-        ObjectId::Topic(name) => topic(state, name, asked).await,
-        ObjectId::Subscription(topic, name) => subscription(state, topic, name).await,
+    let found = match id {
+        ObjectId::Cluster => cluster(state, asked),
+        ObjectId::Region(name) => state.registry().cluster(name).map(|data| region(&data)),
+        ObjectId::Tenant(name) => state.registry().tenant(name).map(|info| tenant(&info)),
+        ObjectId::Namespace(name) => namespace(state, name),
+        ObjectId::Topic(name) => topic(state, name, asked).await?,
+        ObjectId::Subscription(topic, name) => subscription(state, topic, name).await?,
+    };
+    Ok(found.map(|object| with_quotas(state, id, object)))
+}
+
+/// The region itself is always there; what it has are limits.
+fn cluster(state: &AdminState, asked: Asked) -> Option<Object> {
+    let limited = || state.service.quotas().book().get(&Place::Cluster).is_some_and(|set| !set.operator.0.is_empty());
+    (asked.named || limited()).then(Object::default)
+}
+
+/// An object with its limits.
+fn with_quotas(state: &AdminState, id: &ObjectId, mut object: Object) -> Object {
+    let Some(place) = id.quota_place() else { return object };
+    let set = state.service.quotas().book().get(&place);
+    for (group, layer) in id.quota_groups() {
+        object.groups.insert(*group);
+        for (limit, value) in set.iter().flat_map(|set| &set.layer(*layer).0) {
+            object.set(Facet::Of(*group, limit.to_string()), json!(value));
+        }
     }
+    object
 }
 
 fn shown(value: &impl Serialize) -> Value {

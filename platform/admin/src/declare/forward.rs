@@ -122,6 +122,7 @@ fn merge(place: &mut Value, said: Value) {
 fn pointer(id: &ObjectId) -> String {
     let escaped = |name: &str| name.replace('~', "~0").replace('/', "~1");
     match id {
+        ObjectId::Cluster => String::new(),
         ObjectId::Region(name) => format!("/regions/{}", escaped(name)),
         ObjectId::Tenant(name) => format!("/tenants/{}", escaped(name)),
         ObjectId::Namespace(name) => {

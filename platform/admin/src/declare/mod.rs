@@ -6,7 +6,7 @@
 //! | `GET /applied` | owners of documents |
 //! | `GET /applied/{owner}` | an owner's document, its revision and how far it came |
 //! | `DELETE /applied/{owner}?prune=` | forgets an owner; with `prune` deletes what it owns |
-//! | `GET /export?region=&tenant=&namespace=&topic=&subscription=` | one object as a document says it, with the `region` that says it |
+//! | `GET /export?cluster=&region=&tenant=&namespace=&topic=&subscription=` | one object as a document says it, with the `region` that says it |
 //!
 //! A document with an owner has a revision: `If-Match` or `revision` names the one that the caller planned from, 0 = none yet. Without
 //! an owner nothing is remembered and nothing is ever deleted.
@@ -26,6 +26,7 @@ mod steps;
 
 use crate::call::Call;
 use crate::error::AdminError;
+use crate::quotas::check_binding;
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -36,7 +37,9 @@ use axum::routing::{get, put};
 use carry_out::Outcome;
 use forward::Passing;
 use meridian_broker::access::Principal;
-use meridian_declare::{Allowed, Document, Manifest, ObjectId, Plan, Problem, Refused, compare, read, render_one};
+use meridian_declare::{
+    Allowed, Document, Facet, Group, Manifest, Object, ObjectId, Plan, Problem, Refused, compare, read, render_one,
+};
 use meridian_door::{Action, Scope};
 use meridian_registry::Declared;
 use meridian_types::{NamespaceName, TopicName};
@@ -140,20 +143,47 @@ impl Apply {
     fn check_named(&self, call: &Call) -> Result<(), AdminError> {
         self.document.objects.iter().try_for_each(|(id, object)| {
             let registry = self.state.registry();
+            // The operator's limits are the operator's, wherever they stand.
+            if object.groups.contains(&Group::Quotas) {
+                self.state.allow_operator(call).map_err(|error| {
+                    let text = format!("quotas of {id} are set by super users; tenantQuotas are the tenant's own");
+                    AdminError::new(error.status, format!("{text}: {}", error.reason))
+                })?;
+            }
             match id {
                 // A tenant of which nothing is said is the way to its namespaces.
                 ObjectId::Tenant(name) if object.facets.is_empty() && registry.tenant(name).is_some() => {
                     self.state.allow(call, Action::Administer, &Scope::Tenant(name))
                 }
                 id => check_allowed(&self.state, call, id),
-            }
+            }?;
+            self.check_group(call, id, object)
         })
+    }
+
+    /// Which resource group a namespace belongs to is the operator's to say, and the group is there.
+    fn check_group(&self, call: &Call, id: &ObjectId, object: &Object) -> Result<(), AdminError> {
+        let ObjectId::Namespace(name) = id else { return Ok(()) };
+        if !object.groups.contains(&Group::Policies) {
+            return Ok(());
+        }
+        let wanted = object.get(&Facet::Of(Group::Policies, "resourcegroup".to_owned())).and_then(Value::as_str);
+        let found = self.state.registry().namespace(name);
+        let found = found.as_ref().and_then(|policies| policies.resource_group_name.as_deref());
+        match wanted {
+            wanted if wanted == found => Ok(()),
+            Some(group) => check_binding(&self.state, call, group).map_err(|error| {
+                let path = format!("{}.policies.resourcegroup", id.path());
+                AdminError::new(error.status, format!("{path}: {}", error.reason))
+            }),
+            None => self.state.allow_operator(call),
+        }
     }
 }
 
 fn check_allowed(state: &AdminState, call: &Call, id: &ObjectId) -> Result<(), AdminError> {
     match id {
-        ObjectId::Region(_) | ObjectId::Tenant(_) => state.allow_operator(call),
+        ObjectId::Cluster | ObjectId::Region(_) | ObjectId::Tenant(_) => state.allow_operator(call),
         ObjectId::Namespace(name) => state.allow(call, Action::Administer, &Scope::Tenant(name.tenant())),
         ObjectId::Topic(topic) | ObjectId::Subscription(topic, _) => {
             state.allow(call, Action::Administer, &Scope::Topic(topic))
@@ -362,6 +392,9 @@ async fn forget(State(state): Given, call: Call) -> Answer {
 fn named(call: &Call) -> Result<ObjectId, AdminError> {
     let bad = |what: &str, text: &str| AdminError::invalid(format!("{what}={text}: no such name can be"));
     let topic = |text: &str| TopicName::parse(text).map_err(|_| bad("topic", text));
+    if call.query("cluster").is_some() {
+        return Ok(ObjectId::Cluster);
+    }
     match (call.query("region"), call.query("tenant"), call.query("namespace"), call.query("topic")) {
         (Some(name), None, None, None) => Ok(ObjectId::Region(name.to_owned())),
         (None, Some(name), None, None) => Ok(ObjectId::Tenant(name.to_owned())),
@@ -372,7 +405,9 @@ fn named(call: &Call) -> Result<ObjectId, AdminError> {
             Some(name) => Ok(ObjectId::Subscription(topic(text)?, name.to_owned())),
             None => Ok(ObjectId::Topic(topic(text)?)),
         },
-        _ => Err(AdminError::bad_request("expected one of region, tenant, namespace, topic (with subscription)")),
+        _ => Err(AdminError::bad_request(
+            "expected one of cluster, region, tenant, namespace, topic (with subscription)",
+        )),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::state::AdminState;
 use axum::http::StatusCode;
 use meridian_broker::BrokerError;
 use meridian_declare::{Action, Change, Facet, Group, ObjectId, Step};
+use meridian_policy::quota::{Limit, Quota};
 use meridian_policy::schema::{NAMESPACE, TOPIC};
 use meridian_policy::{BundlesData, ClusterData, Permission, Policies, TenantInfo, TopicPolicies};
 use meridian_registry::RegistryError;
@@ -20,8 +21,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Carries one step out.
 pub(super) async fn one(state: &AdminState, step: &Step, force: bool, by: Option<&str>) -> Result<(), AdminError> {
-    let (changes, create) = (&step.changes, step.action == Action::Create);
+    let create = step.action == Action::Create;
+    let is_limit = |change: &Change| matches!(change.facet, Facet::Of(Group::Quotas | Group::TenantQuotas, _));
+    let (limits, changes): (Vec<Change>, Vec<Change>) = step.changes.iter().cloned().partition(is_limit);
+    let changes = changes.as_slice();
     let outcome = match (&step.object, step.action) {
+        // The region stays; its limits go, as those of all that is deleted.
+        (ObjectId::Cluster, _) => Ok(()),
+        (_, Action::Update) if changes.is_empty() => Ok(()),
         (ObjectId::Region(name), Action::Delete) => delete_region(state, name).await,
         (ObjectId::Region(name), _) => region(state, name, changes, create).await,
         (ObjectId::Tenant(name), Action::Delete) => Ok(state.registry().delete_tenant(name).await?),
@@ -36,6 +43,11 @@ pub(super) async fn one(state: &AdminState, step: &Step, force: bool, by: Option
     match outcome {
         Err(error) if step.action == Action::Delete && error.status == StatusCode::NOT_FOUND => {}
         outcome => outcome?,
+    }
+    match (step.action, step.object.quota_place()) {
+        // What is made anew begins without limits.
+        (Action::Delete, Some(place)) => state.service.forget_quota(&place).await?,
+        _ => quotas(state, &step.object, &limits).await?,
     }
     tracing::info!(object = %step.object, action = step.action.as_str(), by, "applied");
     Ok(())
@@ -56,6 +68,28 @@ fn of_group(changes: &[Change], group: Group) -> impl Iterator<Item = (&str, &Va
         Facet::Of(found, name) if *found == group => Some((name.as_str(), &change.to)),
         _ => None,
     })
+}
+
+/// Limits, layer by layer.
+async fn quotas(state: &AdminState, id: &ObjectId, changes: &[Change]) -> Result<(), AdminError> {
+    let Some(place) = id.quota_place() else { return Ok(()) };
+    for (group, layer) in id.quota_groups() {
+        let limit = |(name, value): (&str, &Value)| Some((Limit::parse(name)?, value.as_u64()));
+        let changed: Vec<_> = of_group(changes, *group).filter_map(limit).collect();
+        if changed.is_empty() {
+            continue;
+        }
+        let change = |quota: &mut Quota| {
+            for (limit, value) in &changed {
+                match value {
+                    Some(value) => drop(quota.0.insert(*limit, *value)),
+                    None => drop(quota.0.remove(limit)),
+                }
+            }
+        };
+        state.service.quotas().book().change(&place, *layer, change).await?;
+    }
+    Ok(())
 }
 
 async fn region(state: &AdminState, name: &str, changes: &[Change], create: bool) -> Result<(), AdminError> {

@@ -158,6 +158,8 @@ async fn who_may_not_administer_may_not_apply() {
     let region = Region::of_nobody().await;
     region.expect("PUT", APPLY, "tenants: { t: { namespaces: { n: ~ } } }", 401).await;
     region.expect("PUT", &format!("{APPLY}?dryRun=true"), "tenants: { public: ~ }", 403).await;
+    region.expect("PUT", APPLY, "quotas: { topics: 1 }", 401).await;
+    region.expect("GET", "/admin/v2/meridian/export?cluster=own", "", 401).await;
     for path in ["applied", "applied/x", "export?region=standalone"] {
         region.expect("GET", &format!("/admin/v2/meridian/{path}"), "", 401).await;
     }
@@ -180,6 +182,66 @@ async fn one_object_is_set_only_where_it_belongs() {
     let read = region.get("/admin/v2/meridian/export?topic=persistent://t/n/x").await;
     assert_eq!((&read["partitions"], &read["region"]), (&json!(2), &json!("standalone")));
     region.expect("GET", "/admin/v2/meridian/export?topic=persistent://t/n/y", "", 404).await;
+}
+
+const LIMITED: &str = "
+owner: limits
+quotas: { connections: 1000 }
+tenants:
+  orders:
+    allowedClusters: [standalone]
+    quotas: { topics: 10, publishBytesPerSecond: 5000 }
+    namespaces:
+      live:
+        quotas: { producers: 10 }
+        tenantQuotas: { producers: 5 }
+        topics: { placed: { partitions: 2, quotas: { consumers: 0 } } }
+";
+
+#[tokio::test]
+async fn limits_are_applied_at_every_level_read_back_repaired_and_removed() {
+    const QUOTAS: &str = "/admin/v2/meridian/quotas";
+    let region = Region::start().await;
+    let planned = apply(&region, "dryRun=true", LIMITED, 200).await;
+    assert_eq!(region.get(&format!("{QUOTAS}/cluster")).await["operator"], json!({}), "a plan does nothing");
+    assert_eq!(apply(&region, "", LIMITED, 200).await["changes"], planned["changes"]);
+    assert_eq!(changes(&apply(&region, "", LIMITED, 200).await), [""; 0], "idempotent");
+    let at = async |place: &str, layer: &str| region.get(&format!("{QUOTAS}/{place}")).await[layer].clone();
+    assert_eq!(at("cluster", "operator").await, json!({ "connections": 1000 }));
+    assert_eq!(at("tenants/orders", "operator").await, json!({ "topics": 10, "publishBytesPerSecond": 5000 }));
+    assert_eq!(at("namespaces/orders/live", "operator").await, json!({ "producers": 10 }));
+    assert_eq!(at("namespaces/orders/live", "tenant").await, json!({ "producers": 5 }));
+    let placed = "topics/persistent/orders/live/placed";
+    assert_eq!(at(placed, "operator").await, json!({ "consumers": 0 }), "none allowed is not unset");
+    // Others change them.
+    region.expect("DELETE", &format!("{QUOTAS}/cluster"), "", 204).await;
+    region.expect("PUT", &format!("{QUOTAS}/tenants/orders"), r#"{"topics":11,"producers":1}"#, 204).await;
+    region.expect("PUT", &format!("{QUOTAS}/{placed}?layer=tenant"), r#"{"consumers":7}"#, 204).await;
+    let expected = [
+        "update the cluster's limits [quotas.connections]",
+        "update tenant orders [quotas.publishBytesPerSecond quotas.topics quotas.producers]",
+    ];
+    assert_eq!(changes(&apply(&region, "dryRun=true", LIMITED, 200).await), expected, "a layer not named stays");
+    assert_eq!(changes(&apply(&region, "", LIMITED, 200).await), expected);
+    assert_eq!(changes(&apply(&region, "", LIMITED, 200).await), [""; 0]);
+    assert_eq!(at(placed, "tenant").await, json!({ "consumers": 7 }));
+    // What the region says is what a document says.
+    let said = region.get("/admin/v2/meridian/export?namespace=orders/live").await;
+    assert_eq!((&said["quotas"], &said["tenantQuotas"]), (&json!({ "producers": 10 }), &json!({ "producers": 5 })));
+    assert_eq!(region.get("/admin/v2/meridian/export?cluster=own").await["quotas"], json!({ "connections": 1000 }));
+    // One limit less, and then none.
+    let less = LIMITED.replace(", publishBytesPerSecond: 5000", "");
+    assert_eq!(changes(&apply(&region, "", &less, 200).await), ["update tenant orders [quotas.publishBytesPerSecond]"]);
+    apply(&region, "", &LIMITED.replace("topics: 10", "topics: -1"), 412).await;
+    let gone = changes(&apply(&region, "prune=true", "owner: limits", 200).await);
+    assert_eq!(gone.last().map(String::as_str), Some("delete the cluster's limits []"), "{gone:?}");
+    assert_eq!(region.get(QUOTAS).await, json!([]), "nothing is limited any more");
+    // A tenant and a topic made anew begin without limits, however they went.
+    apply(&region, "", LIMITED, 200).await;
+    region.expect("DELETE", "/admin/v2/persistent/orders/live/placed/partitions", "", 204).await;
+    region.expect("DELETE", "/admin/v2/tenants/orders?force=true", "", 204).await;
+    region.expect("DELETE", &format!("{QUOTAS}/cluster"), "", 204).await;
+    assert_eq!(region.get(QUOTAS).await, json!([]), "nothing is left behind");
 }
 
 /// A value of a shape that is no default.
@@ -219,6 +281,10 @@ async fn every_policy_is_applied_read_back_and_repaired() {
         json!({ "regions": { "east": { "serviceUrl": "http://e:8080" } }, "tenants": { "t": tenant } }).to_string()
     };
     let (all, none) = (document(&json!(of_namespace), &json!(of_topic)), document(&json!({}), &json!({})));
+    let told = apply(&region, "", &all, 412).await;
+    let no_group = "tenants.t.namespaces.n.policies.resourcegroup: ResourceGroup does not exist";
+    assert_eq!(told["reason"], no_group, "a group that is not there limits nothing");
+    region.expect("PUT", "/admin/v2/resourcegroups/text", r#"{"publishRateInMsgs":1000000}"#, 204).await;
     apply(&region, "", &all, 200).await;
     assert_eq!(changes(&apply(&region, "", &all, 200).await), [""; 0]);
     let read = region.get("/admin/v2/meridian/export?namespace=t/n").await;

@@ -3,18 +3,22 @@
 //! ```yaml
 //! owner: platform            # whose document it is; without one nothing is remembered and nothing ever deleted
 //! home: west                 # the one region that applies it
+//! quotas: { connections: 10000 }   # of the whole region; set by super users, as all `quotas`
 //! regions:                   # cluster entries
 //!   west: { serviceUrl: "http://west:8080", brokerServiceUrl: "pulsar://west:6650" }
 //! tenants:
 //!   orders:
 //!     adminRoles: [orders-admin]
 //!     allowedClusters: [west]
+//!     quotas: { publishBytesPerSecond: 10000000, topics: 500 }
 //!     namespaces:
 //!       live:
 //!         bundles: 4
 //!         policies: { messageTTL: 3600, retention: { retentionTimeInMinutes: 60, retentionSizeInMB: 512 } }
 //!         grants: { shop: [produce, consume] }
 //!         subscriptionGrants: { billing: [billing-role] }
+//!         quotas: { producers: 100 }
+//!         tenantQuotas: { producers: 50 }   # the tenant's own, within the operator's
 //!         failover: { active: west }
 //!         topics:
 //!           placed:
@@ -28,6 +32,7 @@
 //!
 //! Failure: every [`Problem`], with its path.
 
+mod quotas;
 mod region;
 mod topic;
 
@@ -68,7 +73,7 @@ impl Document {
     /// All problems.
     pub fn check(source: &Value) -> Result<Document, Vec<Problem>> {
         let mut reading = Reading::default();
-        let known = &["apiVersion", "owner", "home", "regions", "tenants"];
+        let known = &["apiVersion", "owner", "home", "quotas", "regions", "tenants"];
         let top = Place::open(String::new(), source, known, &mut reading.problems);
         let (mut owner, mut home) = (None, None);
         if let Some(top) = &top {
@@ -77,6 +82,11 @@ impl Document {
             }
             owner = reading.owner(top);
             home = top.text("home", &mut reading.problems).map(str::to_owned);
+            if top.get(Group::Quotas.key()).is_some() {
+                let mut cluster = Object::default();
+                quotas::read(&mut reading, top, &ObjectId::Cluster, &mut cluster);
+                reading.objects.insert(ObjectId::Cluster, cluster);
+            }
             for (path, name, value) in top.each("regions", &mut reading.problems) {
                 region::read(&mut reading, &path, name, value);
             }
@@ -151,7 +161,7 @@ impl Reading {
         if let Err(error) = TenantInfo::check_name(name) {
             self.problems.tell(path, error.to_string());
         }
-        let known = &["adminRoles", "allowedClusters", "namespaces"];
+        let known = &["adminRoles", "allowedClusters", "quotas", "namespaces"];
         let Some(place) = Place::open(path.to_owned(), value, known, &mut self.problems) else { return };
         let mut object = Object::default();
         for key in ["adminRoles", "allowedClusters"] {
@@ -167,8 +177,9 @@ impl Reading {
         if object.field("allowedClusters") == Some(&json!([])) {
             self.problems.tell(&place.at("allowedClusters"), "is empty, expected at least one region");
         }
-        let allowed = object.field("allowedClusters").cloned();
-        self.objects.insert(ObjectId::Tenant(name.to_owned()), object);
+        let (allowed, id) = (object.field("allowedClusters").cloned(), ObjectId::Tenant(name.to_owned()));
+        quotas::read(self, &place, &id, &mut object);
+        self.objects.insert(id, object);
         for (path, local, value) in place.each("namespaces", &mut self.problems) {
             self.namespace(&path, name, local, value, allowed.as_ref());
         }
@@ -179,7 +190,8 @@ impl Reading {
             self.problems.tell(path, "is no name that a namespace can have: letters, digits and any of _ - = : .");
             return;
         };
-        let known = &["bundles", "policies", "grants", "subscriptionGrants", "failover", "topics"];
+        let known =
+            &["bundles", "policies", "grants", "subscriptionGrants", "quotas", "tenantQuotas", "failover", "topics"];
         let Some(place) = Place::open(path.to_owned(), value, known, &mut self.problems) else { return };
         let mut object = Object::default();
         if let Some(count) = place.whole("bundles", (1, MAX_BUNDLES), &mut self.problems) {
@@ -190,9 +202,11 @@ impl Reading {
         self.group(&place, Group::SubscriptionGrants, &mut object, |reading, path, value| {
             reading.fitting(path, &Shape::Texts(&[]), value)
         });
+        let id = ObjectId::Namespace(name.clone());
+        quotas::read(self, &place, &id, &mut object);
         self.failover(&place, &mut object);
         self.check_namespace(&place, &object, allowed);
-        self.objects.insert(ObjectId::Namespace(name.clone()), object);
+        self.objects.insert(id, object);
         for (path, local, value) in place.each("topics", &mut self.problems) {
             topic::read(self, &path, &name, local, value);
         }

@@ -133,7 +133,7 @@ tenants:
         "owner: is \"a b\", expected at most 64 letters, digits and any of _ - .",
         "regions.west: ftp://x: an admin address begins with http://",
         "tenants[\"bad/name\"]: tenant name 'bad/name': may hold letters, digits and any of _ - = : .",
-        "tenants.t.namespace: is not known; there are adminRoles, allowedClusters, namespaces",
+        "tenants.t.namespace: is not known; there are adminRoles, allowedClusters, quotas, namespaces",
         "tenants.t.adminRoles: holds \" a\", expected no space around it",
         "tenants.t.allowedClusters: is empty, expected at least one region",
         "tenants.t.namespaces.n.bundles: is 5000, expected a whole number from 1 to 4096",
@@ -207,6 +207,93 @@ fn a_group_is_meant_whole_and_what_is_not_spoken_of_stays() {
     ];
     assert_eq!(changes, expected, "grants and the rest stay: D3");
     assert_eq!(plan.steps.len(), 1, "D2: nobody owned what is not named");
+}
+
+const LIMITED: &str = "
+owner: platform
+quotas: { connections: 1000, publishBytesPerSecond: ~ }
+tenants:
+  orders:
+    quotas: { topics: 0, publishBytesPerSecond: 5000 }
+    namespaces:
+      live:
+        quotas: { producers: 10 }
+        tenantQuotas: { producers: 5 }
+        topics:
+          placed: { partitions: 4, quotas: { consumers: 3 }, tenantQuotas: {} }
+";
+
+#[test]
+fn limits_are_planned_at_every_level_and_unset_is_apart_from_zero() {
+    let limited = document(LIMITED);
+    let plan = compare(&limited, &Actual::new(), &BTreeSet::new(), Allowed::default()).unwrap();
+    let shown: Vec<_> = plan.steps.iter().map(|step| (step.object.to_string(), step.changes.len())).collect();
+    let expected = [
+        ("the cluster's limits", 1),
+        ("tenant orders", 2),
+        ("namespace orders/live", 2),
+        ("topic persistent://orders/live/placed", 2),
+    ];
+    assert_eq!(shown, expected.map(|(object, changes)| (object.to_owned(), changes)), "from the outside in");
+    assert_eq!(plan.steps[0].shown()["fields"][0]["field"], "quotas.connections");
+    let topics = Facet::Of(Group::Quotas, "topics".into());
+    assert_eq!(limited.objects[&ObjectId::Tenant("orders".into())].get(&topics), Some(&json!(0)));
+    let there = carried_out(Actual::new(), &plan);
+    assert!(compare(&limited, &there, &BTreeSet::new(), PRUNE).unwrap().is_empty(), "D1");
+    // A layer that stands there is meant whole, the other one stays.
+    let less = document("tenants: { orders: { quotas: {}, namespaces: { live: { tenantQuotas: {} } } } }");
+    let plan = compare(&less, &there, &BTreeSet::new(), PRUNE).unwrap();
+    let changes: Vec<_> = plan.steps.iter().flat_map(|step| &step.changes).map(|change| change.facet.path()).collect();
+    assert_eq!(changes, ["quotas.publishBytesPerSecond", "quotas.topics", "tenantQuotas.producers"], "D3");
+    assert!(plan.steps.iter().flat_map(|step| &step.changes).all(|change| change.to.is_null()));
+    // What is there can be written as a document, the whole region's limits too.
+    let mut rendered = there.clone();
+    rendered.iter_mut().for_each(|(id, object)| object.groups.clone_from(&limited.objects[id].groups));
+    assert_eq!(Document::check(&render(&rendered)).unwrap().objects, rendered);
+    // The region's own limits are the last to go.
+    let owned: BTreeSet<_> = limited.objects.keys().cloned().collect();
+    let gone = compare(&document("owner: platform"), &there, &owned, PRUNE).unwrap();
+    assert_eq!(gone.steps.last().unwrap().object, ObjectId::Cluster);
+    let manifest = Manifest::begin(None, &limited, "platform", "a", None, 5).unwrap();
+    let next =
+        Manifest::begin(Some(&manifest.end(true, &BTreeSet::new())), &document("owner: platform"), "p", "a", None, 6);
+    let next = next.unwrap();
+    assert_eq!(Manifest::decode(&next.encode()).unwrap(), next, "with the region's limits among what is left");
+}
+
+#[test]
+fn limits_that_can_not_be_are_told_with_their_path() {
+    let told = problems(
+        "
+quotas: { topic: 1 }
+tenants:
+  t:
+    quotas: { publishBytesPerSecond: 0, producers: -1, topics: many }
+    tenantQuotas: {}
+    namespaces:
+      n:
+        quotas: { namespaces: 1 }
+        tenantQuotas: { producers: 1.5 }
+        topics:
+          x: { quotas: { topics: 1 } }
+",
+    );
+    let most = i64::MAX;
+    let expected = [
+        "quotas.topic: is not known; there are publishMessagesPerSecond, publishBytesPerSecond, dispatchMessagesPerSecond, dispatchBytesPerSecond, replicationMessagesPerSecond, replicationBytesPerSecond, storedBytes, backlogBytes, namespaces, topics, partitions, producers, consumers, subscriptions, connections".to_owned(),
+        format!("tenants.t.quotas.publishBytesPerSecond: is 0, expected a whole number from 1 to {most}"),
+        format!("tenants.t.quotas.producers: is -1, expected a whole number from 0 to {most}"),
+        format!("tenants.t.quotas.topics: is \"many\", expected a whole number from 0 to {most}"),
+        "tenants.t.tenantQuotas: is not known; there are adminRoles, allowedClusters, quotas, namespaces".to_owned(),
+        format!("tenants.t.namespaces.n.tenantQuotas.producers: is 1.5, expected a whole number from 0 to {most}"),
+    ];
+    for expected in expected {
+        assert!(told.contains(&expected), "{expected}: {told:#?}");
+    }
+    let elsewhere = |path: &str| told.iter().any(|one| one.starts_with(path));
+    assert!(elsewhere("tenants.t.namespaces.n.quotas.namespaces: is no limit of a namespace; there are"), "{told:#?}");
+    assert!(elsewhere("tenants.t.namespaces.n.topics.x.quotas.topics: is no limit of a topic; there are"), "{told:#?}");
+    assert_eq!(told.len(), 8, "{told:#?}");
 }
 
 #[test]
@@ -349,11 +436,11 @@ proptest! {
 fn tenants() -> impl Strategy<Value = serde_json::Value> {
     let topic = (0u64..3, prop::option::of(0u32..9)).prop_map(|(properties, maximum)| {
         let labels: serde_json::Map<_, _> = (0..properties).map(|label| (format!("l{label}"), json!("v"))).collect();
-        json!({ "policies": { "maxConsumers": maximum }, "properties": labels })
+        json!({ "policies": { "maxConsumers": maximum }, "properties": labels, "quotas": { "consumers": maximum } })
     });
     let topics = prop::collection::btree_map("[a-c]", topic, 0..3);
     let namespace = (prop::option::of(0u32..100), topics)
-        .prop_map(|(ttl, topics)| json!({ "policies": { "messageTTL": ttl }, "grants": {}, "topics": topics }));
+        .prop_map(|(ttl, topics)| json!({ "policies": { "messageTTL": ttl }, "grants": {}, "tenantQuotas": { "topics": ttl }, "topics": topics }));
     let namespaces = prop::collection::btree_map("[a-c]", namespace, 0..3);
     let tenant = namespaces.prop_map(|namespaces| json!({ "adminRoles": ["r"], "namespaces": namespaces }));
     prop::collection::btree_map("[a-c]", tenant, 0..3).prop_map(|tenants| json!({ "tenants": tenants }))

@@ -1,6 +1,6 @@
 //! Topics and subscriptions in a document.
 
-use super::{Reading, labels};
+use super::{Reading, labels, quotas};
 use crate::object::{Facet, Group, Object, ObjectId};
 use crate::walk::{Place, join, seen};
 use meridian_policy::schema::TOPIC;
@@ -12,7 +12,17 @@ const MAX_PARTITIONS: u64 = 100_000;
 
 /// Reads one topic with its subscriptions.
 pub(super) fn read(reading: &mut Reading, path: &str, namespace: &NamespaceName, local: &str, value: &Value) {
-    let known = &["domain", "partitions", "policies", "grants", "properties", "schema", "subscriptions"];
+    let known = &[
+        "domain",
+        "partitions",
+        "policies",
+        "grants",
+        "properties",
+        "quotas",
+        "tenantQuotas",
+        "schema",
+        "subscriptions",
+    ];
     let Some(place) = Place::open(path.to_owned(), value, known, &mut reading.problems) else { return };
     let domain = place.text("domain", &mut reading.problems).unwrap_or("persistent");
     if !["persistent", "non-persistent"].contains(&domain) {
@@ -35,11 +45,13 @@ pub(super) fn read(reading: &mut Reading, path: &str, namespace: &NamespaceName,
         }
         Some(value.clone())
     });
+    let id = ObjectId::Topic(topic.clone());
+    quotas::read(reading, &place, &id, &mut object);
     if let Some(schema) = place.get("schema") {
         let found = read_schema(reading, place.at("schema"), schema);
         object.set(Facet::Field("schema"), found.unwrap_or_default());
     }
-    reading.objects.insert(ObjectId::Topic(topic.clone()), object);
+    reading.objects.insert(id, object);
     for (path, name, value) in place.each("subscriptions", &mut reading.problems) {
         read_subscription(reading, &path, &topic, name, value);
     }

@@ -4,6 +4,7 @@ mod cluster;
 mod environment;
 mod failover;
 mod grant;
+mod quota;
 mod schema;
 
 use crate::fragment;
@@ -17,6 +18,7 @@ pub fn all() -> Vec<Box<dyn Resource>> {
         Box::new(failover::FailoverGroup::new()),
         Box::new(grant::Grant::new()),
         Box::new(fragment::namespace()),
+        Box::new(quota::Quota::new()),
         Box::new(schema::Schema::new()),
         Box::new(fragment::subscription()),
         Box::new(grant::SubscriptionGrant::new()),
