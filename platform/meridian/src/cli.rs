@@ -2,7 +2,9 @@
 
 use crate::role::Role;
 use crate::{admin, apply, bookie, certs, cluster, config, process, regions, tokens};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// An error that ends the process: its text is all that is left of it.
@@ -61,6 +63,11 @@ enum Command {
     Apply(apply::ApplyArgs),
     /// Call the admin API of a region.
     Admin(admin::AdminArgs),
+    /// Print the script by which a shell completes this command's words.
+    Completion {
+        /// Which shell.
+        shell: Shell,
+    },
     /// Put load on a region and say what it does to latency.
     Perf(meridian_bench::perf::PerfArgs),
 }
@@ -114,6 +121,13 @@ fn rebuild_index(args: &ProcessArgs) -> Result<(), Failure> {
     bookie::rebuild_index(&settings, data_dir)
 }
 
+/// The script, whole before any of it is written: a reader that goes away is an error, no panic.
+fn completion(shell: Shell) -> Vec<u8> {
+    let (mut command, mut script) = (Cli::command(), Vec::new());
+    clap_complete::generate(shell, &mut command, "meridian", &mut script);
+    script
+}
+
 impl Cli {
     /// Runs what was asked for.
     ///
@@ -141,7 +155,26 @@ impl Cli {
             Command::Certs { command } => certs::run(command),
             Command::Apply(args) => apply::run(args),
             Command::Admin(args) => admin::run(args),
+            Command::Completion { shell } => Ok(std::io::stdout().write_all(&completion(shell))?),
             Command::Perf(args) => Ok(meridian_bench::perf::run(args)?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn every_shell_completes_commands_nouns_and_verbs() {
+        Cli::command().debug_assert();
+        for shell in Shell::value_variants() {
+            let script = String::from_utf8(completion(*shell)).unwrap();
+            for word in ["standalone", "apply", "create-partitioned-topic", "set-retention", "--dry-run"] {
+                // One of the shells leaves the dashes out.
+                assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 """`meridian admin`: nouns and verbs, tables and JSON, contexts."""
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -60,3 +61,35 @@ def test_the_document_is_the_same_from_the_command_and_the_region(meridian, regi
     document = json.loads(meridian("openapi", url=False))
     assert document == region.get("/admin/v2/meridian/openapi")
     assert document["openapi"].startswith("3.") and len(document["paths"]) > 200
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["meridian", "adm"], "admin"),
+    (["meridian", "admin", "namespaces", "set-ret"], "set-retention"),
+    (["meridian", "admin", "topics", "create-part"], "create-partitioned-topic"),
+    (["meridian", "apply", "--dry"], "--dry-run"),
+    (["meridian", "completion", "ba"], "bash"),
+])
+def test_bash_completes_words(tmp_path, words, expected):
+    script = tmp_path / "meridian.bash"
+    script.write_bytes(subprocess.run([BINARY, "completion", "bash"], check=True, capture_output=True).stdout)
+    line = " ".join(words)
+    program = f"""source {script}
+COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}
+_meridian meridian {words[-1]} {words[-2]}
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", program], check=True, capture_output=True, text=True)
+    assert expected in done.stdout.split(), (done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_of_completion_are_well_formed(tmp_path, shell):
+    script = tmp_path / "script"
+    script.write_bytes(subprocess.run([BINARY, "completion", shell], check=True, capture_output=True).stdout)
+    assert b"create-partitioned-topic" in script.read_bytes()
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", str(script)], check=True)
+    # A reader that goes away is no crash.
+    gone = subprocess.run(f"{BINARY} completion {shell} | head -c 1 >/dev/null", shell=True, capture_output=True, text=True)
+    assert "panicked" not in gone.stderr

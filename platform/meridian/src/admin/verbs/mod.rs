@@ -7,6 +7,7 @@
 
 mod namespaces;
 mod output;
+mod policies;
 mod table;
 mod topics;
 

@@ -1,6 +1,6 @@
 //! Nouns, and the calls of those that have few.
 
-use super::{Body, Field, Kind, Noun, Verb, namespaces, topics};
+use super::{Body, Field, Kind, Noun, Verb, namespaces, policies, topics};
 
 /// All nouns.
 pub fn nouns() -> Vec<Noun> {
@@ -10,7 +10,8 @@ pub fn nouns() -> Vec<Noun> {
         noun("tenants", "Tenants", TENANTS),
         Noun { name: "namespaces", help: "Namespaces and their policies", verbs: namespaces::verbs() },
         Noun { name: "topics", help: "Topics, subscriptions, messages", verbs: topics::verbs() },
-        Noun { name: "topic-policies", help: "Policies of single topics", verbs: topics::policies() },
+        Noun { name: "topic-policies", help: "Policies of single topics", verbs: policies::of_topics().collect() },
+        noun("resourcegroups", "Rates that namespaces share", GROUPS),
         noun("schemas", "Schemas of topics", SCHEMAS),
         noun("brokers", "Brokers and live settings", BROKERS),
         noun("broker-stats", "Figures of a broker", BROKER_STATS),
@@ -82,6 +83,21 @@ const TENANTS: &[Verb] = &[
     plain("create", "Create a tenant", "PUT", "tenants/{tenant}").with(Body::Fields(TENANT)),
     plain("update", "Change a tenant", "POST", "tenants/{tenant}").with(Body::Fields(TENANT)),
     plain("delete", "Delete a tenant", "DELETE", "tenants/{tenant}").asking(FORCE),
+];
+
+const GROUP: &[Field] = &[
+    field("msg-publish-rate", "publishRateInMsgs", Kind::Number),
+    field("byte-publish-rate", "publishRateInBytes", Kind::Number),
+    field("msg-dispatch-rate", "dispatchRateInMsgs", Kind::Number),
+    field("byte-dispatch-rate", "dispatchRateInBytes", Kind::Number),
+];
+
+const GROUPS: &[Verb] = &[
+    plain("list", "List groups", "GET", "resourcegroups"),
+    plain("get", "Show a group", "GET", "resourcegroups/{group}"),
+    plain("create", "Create a group", "PUT", "resourcegroups/{group}").with(Body::Fields(GROUP)),
+    plain("update", "Change a group", "POST", "resourcegroups/{group}").with(Body::Fields(GROUP)),
+    plain("delete", "Delete a group", "DELETE", "resourcegroups/{group}"),
 ];
 
 const SCHEMA: &[Field] = &[
