@@ -11,6 +11,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Binds the port.
 ///
@@ -41,6 +42,7 @@ pub fn link(settings: &Settings) -> Result<Arc<RegionLink>, Failure> {
         settings.text(Key::RegionLinkTlsCertificateFilePath),
         settings.text(Key::RegionLinkTlsKeyFilePath),
         settings.text(Key::RegionLinkTrustCertsFilePath),
+        Duration::from_secs(settings.count(Key::TlsCertRefreshCheckDurationSec)),
     )?;
     let compare_ms = settings.count(Key::RegionLinkCompareIntervalSeconds).max(1) * 1000;
     Ok(RegionLink::new(LinkConfig {

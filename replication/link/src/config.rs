@@ -1,8 +1,15 @@
 //! What a link is run with: names, times, certificates, and the bounds of its queues.
 
 use crate::error::LinkError;
+use meridian_identity::IdentityError;
+use meridian_identity::tls::{ClientFiles, ClientTls, ServerTls, TlsFiles};
 use std::fmt;
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
+use std::sync::Arc;
+use std::time::Duration;
+
+const CERTIFICATE: &str = "regionLinkTlsCertificateFilePath";
+const KEY: &str = "regionLinkTlsKeyFilePath";
+const AUTHORITIES: &str = "regionLinkTrustCertsFilePath";
 
 /// Largest message, both ways: a batch of objects or a part of a listing.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -57,12 +64,11 @@ impl Default for LinkTimes {
     }
 }
 
-/// Certificate, key and authorities of a link, PEM.
+/// Certificate, key and authorities of a link: the files as they are when a connection begins.
 #[derive(Clone)]
 pub struct LinkTls {
-    certificate: Vec<u8>,
-    key: Vec<u8>,
-    authorities: Vec<u8>,
+    server: ServerTls,
+    client: ClientTls,
 }
 
 impl fmt::Debug for LinkTls {
@@ -71,53 +77,70 @@ impl fmt::Debug for LinkTls {
     }
 }
 
-impl LinkTls {
-    /// From PEM texts.
-    pub fn new(certificate: Vec<u8>, key: Vec<u8>, authorities: Vec<u8>) -> Self {
-        Self { certificate, key, authorities }
+/// The settings of the link in the place of those of other listeners.
+fn of_link(error: IdentityError) -> LinkError {
+    match error {
+        IdentityError::Config { setting, reason } => {
+            let setting = match setting {
+                "tlsCertificateFilePath" => CERTIFICATE,
+                "tlsKeyFilePath" => KEY,
+                _ => AUTHORITIES,
+            };
+            LinkError::Config { setting, reason }
+        }
+        other => LinkError::Config { setting: CERTIFICATE, reason: other.to_string() },
     }
+}
 
-    /// From the files of the three settings; `None` if none of them is set.
+impl LinkTls {
+    /// From the files of the three settings, PEM; `None` if none of them is set. Files that change are used for
+    /// connections made later; they are looked at that often.
     ///
     /// # Errors
-    /// [`LinkError::Config`] if only some are set, or a file can't be read.
-    pub fn load(certificate: &str, key: &str, authorities: &str) -> Result<Option<Self>, LinkError> {
-        let settings = [
-            ("regionLinkTlsCertificateFilePath", certificate),
-            ("regionLinkTlsKeyFilePath", key),
-            ("regionLinkTrustCertsFilePath", authorities),
-        ];
+    /// [`LinkError::Config`] if only some are set, or a file can't be used.
+    pub fn load(
+        certificate: &str,
+        key: &str,
+        authorities: &str,
+        look_again: Duration,
+    ) -> Result<Option<Self>, LinkError> {
+        let settings = [(CERTIFICATE, certificate), (KEY, key), (AUTHORITIES, authorities)];
         if settings.iter().all(|(_, path)| path.is_empty()) {
             return Ok(None);
         }
-        let mut read = settings.into_iter().map(|(setting, path)| match path {
-            "" => Err(LinkError::Config { setting, reason: "all three files are needed, or none".to_owned() }),
-            path => {
-                std::fs::read(path).map_err(|error| LinkError::Config { setting, reason: format!("{path}: {error}") })
+        for (setting, path) in settings {
+            let refuse = |reason: String| LinkError::Config { setting, reason };
+            if path.is_empty() {
+                return Err(refuse("all three files are needed, or none".to_owned()));
             }
-        });
-        let mut next = || read.next().unwrap_or_else(|| Ok(Vec::new()));
-        Ok(Some(Self::new(next()?, next()?, next()?)))
+            std::fs::File::open(path).map_err(|error| refuse(format!("{path}: {error}")))?;
+        }
+        let [certificate, key, trust] = [certificate, key, authorities].map(str::to_owned);
+        let files =
+            ClientFiles { trust: trust.clone(), certificate: certificate.clone(), key: key.clone(), look_again };
+        let client = ClientTls::new(AUTHORITIES, files).map_err(of_link)?;
+        let files = TlsFiles {
+            certificate,
+            key,
+            trust,
+            require_client_certificate: true,
+            alpn: vec![b"h2".to_vec()],
+            look_again,
+            ..TlsFiles::default()
+        };
+        Ok(Some(Self { server: ServerTls::new(files).map_err(of_link)?, client }))
     }
 
-    pub(crate) fn server(&self) -> ServerTlsConfig {
-        ServerTlsConfig::new()
-            .identity(Identity::from_pem(&self.certificate, &self.key))
-            .client_ca_root(Certificate::from_pem(&self.authorities))
-            .client_auth_optional(false)
-            .timeout(std::time::Duration::from_secs(10))
+    /// For a connection that a peer begins.
+    pub(crate) fn server(&self) -> Arc<rustls::ServerConfig> {
+        self.server.current()
     }
 
-    pub(crate) fn certificate(&self) -> &[u8] {
-        &self.certificate
-    }
-
-    pub(crate) fn key(&self) -> &[u8] {
-        &self.key
-    }
-
-    pub(crate) fn authorities(&self) -> &[u8] {
-        &self.authorities
+    /// For a connection that begins here, with the protocols to offer.
+    pub(crate) fn client(&self, alpn: &[&[u8]]) -> Arc<rustls::ClientConfig> {
+        let mut config = rustls::ClientConfig::clone(&self.client.current());
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Arc::new(config)
     }
 }
 
@@ -140,10 +163,20 @@ mod tests {
 
     #[test]
     fn all_three_files_or_none() {
-        assert!(LinkTls::load("", "", "").unwrap().is_none());
-        let half = LinkTls::load("/nowhere/c.pem", "", "").unwrap_err();
+        let load = |certificate: &str, key: &str, authorities: &str| {
+            LinkTls::load(certificate, key, authorities, Duration::ZERO)
+        };
+        assert!(load("", "", "").unwrap().is_none());
+        let half = load("/nowhere/c.pem", "", "").unwrap_err();
         assert!(half.to_string().starts_with("regionLinkTlsCertificateFilePath: /nowhere/c.pem: "), "{half}");
-        let half = LinkTls::load("", "k", "a").unwrap_err().to_string();
+        let half = load("", "k", "a").unwrap_err().to_string();
         assert_eq!(half, "regionLinkTlsCertificateFilePath: all three files are needed, or none");
+        let file = |name: &str| format!("{}/tests/certs/{name}", env!("CARGO_MANIFEST_DIR"));
+        let (west, key, trust) = (file("west.pem"), file("west.key"), file("authority.pem"));
+        assert!(load(&west, &key, &trust).unwrap().is_some());
+        let mixed = load(&west, &file("east.key"), &trust).unwrap_err().to_string();
+        assert!(mixed.starts_with("regionLink"), "a key of another certificate: {mixed}");
+        let none = load(&west, &key, &key).unwrap_err().to_string();
+        assert!(none.starts_with("regionLinkTrustCertsFilePath: "), "{none}");
     }
 }

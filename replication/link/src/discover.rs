@@ -33,7 +33,7 @@ pub(crate) enum Discovered {
 pub(crate) async fn ask(web: &Endpoint, tls: Option<&LinkTls>) -> Result<Discovered, String> {
     let config = match (web.tls, tls) {
         (false, _) => None,
-        (true, Some(tls)) => Some(secure::client(tls, &[b"http/1.1"])?),
+        (true, Some(tls)) => Some(tls.client(&[b"http/1.1"])),
         (true, None) => {
             let why = "its web service is reached by TLS only, and there are no authorities to check it against: set \
                        regionLinkTrustCertsFilePath with the link's certificate, or write regionLinkUrl into its cluster entry";

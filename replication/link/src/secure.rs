@@ -8,14 +8,22 @@
 use crate::config::LinkTls;
 use hyper_util::rt::TokioIo;
 use meridian_identity::tls;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use std::io;
 use std::sync::Arc;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, server};
+use tokio_stream::wrappers::ReceiverStream;
 
+/// Connections that are shaking hands at once; others wait in the listener's queue.
+const HANDSHAKES: usize = 1024;
+/// How long one may take for it.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// Pause after the system let none in, e.g. for want of descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// In front of a region's name in a URI.
 const URI_PREFIX: &str = "meridian:region:";
 
@@ -31,31 +39,6 @@ pub(crate) fn is_of_region(certificate: Option<&CertificateDer<'_>>, region: &st
         true => Ok(()),
         false => Err(format!("the certificate is not of region {region}: it names {}", names.join(", "))),
     }
-}
-
-/// The client side, with the protocols to offer.
-///
-/// # Errors
-/// A PEM text that can't be used.
-pub(crate) fn client(link: &LinkTls, alpn: &[&[u8]]) -> Result<Arc<rustls::ClientConfig>, String> {
-    let bad = |what: &str, error: &dyn std::fmt::Display| format!("{what} of the control link: {error}");
-    let certificates = |what: &str, pem: &[u8]| {
-        CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|error| bad(what, &error))
-    };
-    let mut roots = rustls::RootCertStore::empty();
-    for authority in certificates("authorities", link.authorities())? {
-        roots.add(authority).map_err(|error| bad("authorities", &error))?;
-    }
-    let key = PrivateKeyDer::from_pem_slice(link.key()).map_err(|error| bad("key", &error))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| bad("TLS", &error))?
-        .with_root_certificates(roots)
-        .with_client_auth_cert(certificates("certificate", link.certificate())?, key)
-        .map_err(|error| bad("certificate", &error))?;
-    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-    Ok(Arc::new(config))
 }
 
 /// A connection whose server is the host that was dialled.
@@ -90,9 +73,47 @@ pub(crate) async fn connect_to_region(
     Ok(TokioIo::new(stream))
 }
 
+/// Connections whose other side has shown a certificate of a trusted authority, each with the files as they were when it
+/// began, until the stream is dropped.
+pub(crate) fn accepted(
+    listener: TcpListener,
+    tls: LinkTls,
+) -> ReceiverStream<io::Result<server::TlsStream<TcpStream>>> {
+    let (ready, connections) = mpsc::channel(HANDSHAKES);
+    let room = Arc::new(Semaphore::new(HANDSHAKES));
+    tokio::spawn(async move {
+        while let Ok(permit) = room.clone().acquire_owned().await {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = ready.closed() => return,
+            };
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "the control link lets nobody in for a moment");
+                    tokio::time::sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            };
+            let (ready, acceptor) = (ready.clone(), TlsAcceptor::from(tls.server()));
+            tokio::spawn(async move {
+                let _permit = permit;
+                let _ = stream.set_nodelay(true);
+                match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => drop(ready.send(Ok(stream)).await),
+                    Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS on the control link"),
+                    Err(_) => tracing::debug!(%from, "TLS on the control link took too long"),
+                }
+            });
+        }
+    });
+    ReceiverStream::new(connections)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::pki_types::pem::PemObject;
 
     fn certificate(name: &str) -> CertificateDer<'static> {
         let file = format!("{}/tests/certs/{name}.pem", env!("CARGO_MANIFEST_DIR"));

@@ -47,13 +47,15 @@ impl RegionLink {
             .http2_keepalive_timeout(Some(Duration::from_millis(times.beat_timeout_ms)))
             .tcp_nodelay(true)
             .max_concurrent_streams(64);
-        if let Some(tls) = &self.context.config.tls {
-            server = server.tls_config(tls.server())?;
-        }
+        let tls = self.context.config.tls.clone();
         let service = RegionLinkServer::new(LinkService { link: self })
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        server.add_service(service).serve_with_incoming_shutdown(TcpListenerStream::new(listener), until).await?;
+        let server = server.add_service(service);
+        match tls {
+            Some(tls) => server.serve_with_incoming_shutdown(secure::accepted(listener, tls), until).await?,
+            None => server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), until).await?,
+        }
         Ok(())
     }
 }

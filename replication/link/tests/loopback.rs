@@ -13,14 +13,24 @@ use meridian_types::{EntryId, Incarnation, LedgerId, Position, RegionId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::copy_bidirectional;
 use tokio::task::JoinHandle;
 
+fn certs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certs")
+}
+
+fn load(base: &Path, authority: &Path) -> LinkTls {
+    let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let (certificate, key) = (text(base.with_extension("pem")), text(base.with_extension("key")));
+    LinkTls::load(&certificate, &key, &text(authority.to_owned()), Duration::ZERO).unwrap().unwrap()
+}
+
 fn tls(name: &str, authority: &str) -> LinkTls {
-    let file = |file: String| std::fs::read(format!("{}/tests/certs/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    LinkTls::new(file(format!("{name}.pem")), file(format!("{name}.key")), file(format!("{authority}.pem")))
+    load(&certs().join(name), &certs().join(format!("{authority}.pem")))
 }
 
 fn times() -> LinkTimes {
@@ -121,6 +131,54 @@ async fn both_sides_need_a_certificate_that_the_other_trusts() {
     let without = link("west", None, times());
     without.set_peers([("east".to_owned(), given(east.at, "https"))]);
     until("no certificates", || error(&without, "east").contains("regionLinkTlsCertificateFilePath")).await;
+}
+
+/// Puts other files in the place of a link's; a look sees them by their size or time.
+fn put(folder: &Path, name: &str) {
+    for kind in ["key", "pem"] {
+        let draft = folder.join(format!("draft.{kind}"));
+        std::fs::copy(certs().join(format!("{name}.{kind}")), &draft).unwrap();
+        std::fs::rename(&draft, folder.join(format!("own.{kind}"))).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn certificates_that_are_replaced_are_used_without_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let sides = ["east", "west"].map(|side| {
+        let own = folder.path().join(side);
+        std::fs::create_dir(&own).unwrap();
+        std::fs::copy(certs().join("other.pem"), own.join("authority.pem")).unwrap();
+        put(&own, side);
+        own
+    });
+    let made = |at: usize| load(&sides[at].join("own"), &sides[at].join("authority.pem"));
+    let east = serve(link("east", Some(made(0)), times()));
+    east.link.set_peers([("west".to_owned(), LinkAddress::None)]);
+    let west = link("west", Some(made(1)), times());
+    west.set_peers([("east".to_owned(), given(east.at, "https"))]);
+    until("an authority that is not trusted", || error(&west, "east").contains("certificate")).await;
+    // Authorities, then certificates, on the side that dials and on the side that is dialled.
+    std::fs::copy(certs().join("authority.pem"), sides[1].join("authority.pem")).unwrap();
+    std::fs::copy(certs().join("authority.pem"), sides[0].join("authority.pem")).unwrap();
+    until("both trust the authority now", || state(&west, "east") == PeerState::Connected).await;
+    put(&sides[0], "west");
+    // A connection that is there stays; the next one is made with the new files.
+    assert_eq!(state(&west, "east"), PeerState::Connected);
+    let second = link("west", Some(made(1)), times());
+    second.set_peers([("east".to_owned(), given(east.at, "https"))]);
+    let disguised = "the certificate is not of region east";
+    until("the dialled side shows its new certificate", || error(&second, "east").contains(disguised)).await;
+    // Files that do not fit together leave the last good ones in force.
+    std::fs::write(sides[0].join("own.key"), "no key").unwrap();
+    put(&sides[0], "east");
+    until("and the right one again", || state(&second, "east") == PeerState::Connected).await;
+    put(&sides[1], "east");
+    let third = link("west", Some(made(1)), times());
+    third.set_peers([("east".to_owned(), given(east.at, "https"))]);
+    until("another region's", || error(&third, "east").contains("the certificate is not of region west")).await;
+    put(&sides[1], "west");
+    until("the dialling side shows its new certificate", || state(&third, "east") == PeerState::Connected).await;
 }
 
 #[tokio::test]

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CONNECT: Duration = Duration::from_secs(5);
+/// Addresses of a name that are tried.
+const ADDRESSES: usize = 4;
 const WHOLE: Duration = Duration::from_secs(15);
 
 /// An https address.
@@ -49,8 +51,7 @@ impl fmt::Display for Url {
 pub(crate) fn get(url: &Url, tls: Arc<rustls::ClientConfig>, max_bytes: usize) -> Result<Vec<u8>, String> {
     let text = |error: std::io::Error| error.to_string();
     let deadline = Instant::now() + WHOLE;
-    let address = (url.host.as_str(), url.port).to_socket_addrs().map_err(text)?.next().ok_or("no address")?;
-    let socket = TcpStream::connect_timeout(&address, CONNECT).map_err(text)?;
+    let socket = connect(url)?;
     socket.set_read_timeout(Some(CONNECT)).map_err(text)?;
     socket.set_write_timeout(Some(CONNECT)).map_err(text)?;
     let name = ServerName::try_from(url.host.clone()).map_err(|error| error.to_string())?;
@@ -79,6 +80,18 @@ pub(crate) fn get(url: &Url, tls: Arc<rustls::ClientConfig>, max_bytes: usize) -
         }
     }
     body(&answer)
+}
+
+/// The first address of the name that answers.
+fn connect(url: &Url) -> Result<TcpStream, String> {
+    let mut last = format!("{} has no address", url.host);
+    for address in (url.host.as_str(), url.port).to_socket_addrs().map_err(|error| error.to_string())?.take(ADDRESSES) {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = format!("{address}: {error}"),
+        }
+    }
+    Err(last)
 }
 
 fn body(answer: &[u8]) -> Result<Vec<u8>, String> {

@@ -2,7 +2,10 @@
 import base64
 import hashlib
 import hmac
+import http.server
 import json
+import ssl
+import threading
 import time
 
 import pulsar
@@ -112,16 +115,18 @@ def test_a_public_key_is_no_secret(make_region, keys, tmp_path):
         assert not produces(region, forged)
 
 
-def test_keys_of_a_set_rotate_while_the_broker_runs(make_region, keys, tmp_path):
-    def pair(name):
-        private, public = tmp_path / f"{name}.key", tmp_path / f"{name}.pub"
-        run("tokens", "create-key-pair", "--algorithm", "es256", "--output-private-key", private, "--output-public-key", public)
-        # The last 64 bytes of a P-256 public key are its two coordinates.
-        x, y = public.read_bytes()[-64:-32], public.read_bytes()[-32:]
-        token = run("tokens", "create", "--private-key", private, "--algorithm", "es256", "--subject", "admin", "--key-id", name)
-        return {"kty": "EC", "crv": "P-256", "kid": name, "use": "sig", "alg": "ES256", "x": part(x), "y": part(y)}, token
+def key_of_a_set(folder, name):
+    """A public key as sets hold it, and an operator's token by it."""
+    private, public = folder / f"{name}.key", folder / f"{name}.pub"
+    run("tokens", "create-key-pair", "--algorithm", "es256", "--output-private-key", private, "--output-public-key", public)
+    # The last 64 bytes of a P-256 public key are its two coordinates.
+    x, y = public.read_bytes()[-64:-32], public.read_bytes()[-32:]
+    token = run("tokens", "create", "--private-key", private, "--algorithm", "es256", "--subject", "admin", "--key-id", name)
+    return {"kty": "EC", "crv": "P-256", "kid": name, "use": "sig", "alg": "ES256", "x": part(x), "y": part(y)}, token
 
-    (old, old_token), (new, new_token) = pair("old"), pair("new")
+
+def test_keys_of_a_set_rotate_while_the_broker_runs(make_region, keys, tmp_path):
+    (old, old_token), (new, new_token) = key_of_a_set(tmp_path, "old"), key_of_a_set(tmp_path, "new")
     jwks = tmp_path / "jwks.json"
     jwks.write_text(json.dumps({"keys": [old]}))
     region = make_region(**with_tokens(keys, tokenSecretKey="", tokenJwks=f"file://{jwks}"))
@@ -136,6 +141,69 @@ def test_keys_of_a_set_rotate_while_the_broker_runs(make_region, keys, tmp_path)
     jwks.write_text(json.dumps({"keys": [new]}))
     wait_until(lambda: status(old_token) == 401, message="the old key does not count")
     assert status(new_token) == 200
+
+
+class Issuer:
+    """Serves a set of keys by https, with a certificate of the development authority."""
+
+    def __init__(self, certs, *keys):
+        self.answer, self.asked = (200, {"keys": list(keys)}), []
+        issuer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                issuer.asked.append(self.path)
+                status, body = issuer.answer
+                body = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certs / "server.pem", certs / "server.key")
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"https://localhost:{self.server.server_port}/keys?of=region"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def test_a_set_behind_https_rotates_and_holds_while_its_issuer_is_down(make_region, keys, tmp_path):
+    certs = keys.certificates("admin", folder="issuer")
+    (old, old_token), (new, new_token) = key_of_a_set(tmp_path, "old"), key_of_a_set(tmp_path, "new")
+    _, strange_token = key_of_a_set(tmp_path, "strange")
+    issuer = Issuer(certs, old)
+    # Only tokens of unknown keys make it ask again.
+    settings = {"tokenSecretKey": "", "tokenJwks": issuer.url, "tokenJwksRefreshSeconds": 3600}
+    region = make_region(**with_tokens(keys, tokenJwksTrustCertsFilePath=certs / "ca.pem", **settings))
+    status = lambda token, at=region: at.admin("GET", "/admin/v2/tenants", headers=bearer(token)).status_code
+    wait_until(lambda: status(old_token) == 200, 20, "the set is there")
+    assert set(issuer.asked) == {"/keys?of=region"} and status(new_token) == 401
+    issuer.answer = (200, {"keys": [old, new]})
+    wait_until(lambda: status(new_token) == 200, 20, "the new key counts")
+    # An issuer that stumbles takes nothing away, and nobody gets in by it.
+    asked = len(issuer.asked)
+    for answer in ((500, {"keys": []}), (200, {"keys": []}), (302, {})):
+        issuer.answer = answer
+        wait_until(lambda: status(strange_token) == 401 and len(issuer.asked) > asked, 20, "it is asked again")
+        asked = len(issuer.asked)
+        assert (status(old_token), status(new_token)) == (200, 200), answer
+    issuer.answer = (200, {"keys": [new]})
+    wait_until(lambda: status(strange_token) == 401 and status(old_token) == 401, 20, "the old key does not count")
+    # Who does not trust the issuer's authority takes no key from it.
+    theirs = Keys(tmp_path / "theirs").certificates("admin")
+    wary = make_region(**with_tokens(keys, tokenJwksTrustCertsFilePath=theirs / "ca.pem", **settings))
+    wait_until(lambda: "UnknownIssuer" in wary.log() or "certificate" in wary.log(), 20, "the reason is told")
+    assert status(new_token, wary) == 401
+    issuer.close()
+    assert (status(new_token), status(strange_token)) == (200, 401), "the last good set holds"
 
 
 def test_b104_a_token_that_ends_closes_what_it_opened(secured, keys):

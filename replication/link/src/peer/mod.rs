@@ -205,7 +205,7 @@ async fn dial(context: &Context, peer: &Peer, endpoint: &Endpoint) -> Result<Cli
         let limit = Duration::from_millis(times.connect_ms * 2);
         let connected = match (endpoint.tls, &context.config.tls) {
             (true, Some(tls)) => {
-                let config = secure::client(tls, &[b"h2"])?;
+                let config = tls.client(&[b"h2"]);
                 let (host, port, region) = (at.host.clone(), at.port, peer.name.clone());
                 let connector = tower::service_fn(move |_| {
                     secure::connect_to_region(config.clone(), host.clone(), port, region.clone())
