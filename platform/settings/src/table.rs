@@ -271,6 +271,7 @@ settings! {
     BrokerDeduplicationEnabled: "brokerDeduplicationEnabled", Kind::Switch, "false", true, "Drop messages that a producer sent twice.", reloadable;
     BrokerDeduplicationMaxNumberOfProducers: "brokerDeduplicationMaxNumberOfProducers", Kind::Count, "10000", true, "Producers remembered per topic at most.";
     BrokerDeduplicationEntriesInterval: "brokerDeduplicationEntriesInterval", Kind::Count, "1000", true, "Write a snapshot of the marks every so many entries.";
+    BrokerDeduplicationSnapshotIntervalSeconds: "brokerDeduplicationSnapshotIntervalSeconds", Kind::Seconds, "120", true, "And every so long if anything changed; 0 = by entries alone.", reloadable;
     BrokerServiceCompactionMonitorIntervalInSeconds: "brokerServiceCompactionMonitorIntervalInSeconds", Kind::Seconds, "60", true, "Look for topics that are due for compaction every so often.";
     BrokerServiceCompactionThresholdInBytes: "brokerServiceCompactionThresholdInBytes", Kind::Bytes, "0", true, "Compact a topic by itself when so many bytes came since the last time; 0 = never.", reloadable;
     TopicCompactionRetainNullKey: "topicCompactionRetainNullKey", Kind::Switch, "false", true, "Compaction keeps messages without a key.";
@@ -377,6 +378,7 @@ settings! {
     CreateTopicToRemoteClusterForReplication: "createTopicToRemoteClusterForReplication", Kind::Switch, "true", true, "Make replicated topics in the other region, with as many partitions as here.";
     DispatchThrottlingRatePerReplicatorInMsg: "dispatchThrottlingRatePerReplicatorInMsg", Kind::Count, "0", true, "Messages per second that one link copies at most; 0 = no limit.";
     DispatchThrottlingRatePerReplicatorInByte: "dispatchThrottlingRatePerReplicatorInByte", Kind::Bytes, "0", true, "Bytes per second that one link copies at most; 0 = no limit.";
+    DispatchThrottlingRateRelativeToPublishRate: "dispatchThrottlingRateRelativeToPublishRate", Kind::Switch, "false", true, "Dispatch rates of topics, subscriptions and links stand on top of the topic's publish rate: who keeps up is not held back.", reloadable;
     AuditEnabled: "auditEnabled", Kind::Switch, "true", false, "Record every administrative change: who, from where, what it was before and after, and how it ended.";
     AuditLogFile: "auditLogFile", Kind::Path, "", false, "File of the records, one JSON object a line; empty = `audit/audit.log` in the data folder.";
     AuditLogMaxFileSizeMB: "auditLogMaxFileSizeMB", Kind::Count, "64", false, "A file of that many MiB gets the time behind its name, and a new one is begun; none is deleted.";

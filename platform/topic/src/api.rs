@@ -350,6 +350,8 @@ pub struct TopicLimits {
     pub dedup_max_producers: u32,
     /// Snapshot the deduplication marks every so many entries.
     pub dedup_snapshot_entries: u32,
+    /// And every so many seconds, if anything changed; 0 = by entries alone.
+    pub dedup_snapshot_s: u32,
     /// Message time to live in seconds.
     pub message_ttl_s: u32,
     /// Delayed delivery is on.
@@ -384,8 +386,12 @@ pub struct TopicLimits {
     pub publish_rate: (u64, u64),
     /// Dispatch rates at most of all subscriptions together: messages, bytes per second.
     pub topic_dispatch_rate: (u64, u64),
+    /// They stand on top of the publish rate.
+    pub topic_dispatch_relative: bool,
     /// Dispatch rates at most per subscription: messages, bytes per second.
     pub dispatch_rate: (u64, u64),
+    /// They stand on top of the publish rate.
+    pub dispatch_relative: bool,
     /// Subscribe calls per consumer at most in a period, and the period in seconds.
     pub subscribe_rate: (u32, u32),
     /// Durable subscriptions without consumers that nobody moved for so long are deleted, in minutes.
@@ -511,6 +517,10 @@ pub trait TopicHandle: Send + Sync {
 
     /// Figures.
     fn stats(&self) -> TopicStats;
+    /// Messages and bytes published per second, as of the last second.
+    fn published(&self) -> (u64, u64) {
+        (0, 0)
+    }
     /// Puts new limits in force. What takes time ([`Self::limits_pending`]) is begun.
     fn set_limits(&self, limits: TopicLimits);
     /// Puts the limits of what the topic belongs to in force.

@@ -32,7 +32,7 @@ pub use api::{
 pub use clock::{Clock, SystemClock};
 pub use nonpersistent::NonPersistentTopic;
 pub use persistent::{ACK_PROPERTY_PREFIX, PersistentTopic, TopicDeps, TopicEvents, log_name};
-pub use rates::{BrokerLimits, LimitsAbove, SharedLimiter};
+pub use rates::{BrokerLimits, LimitsAbove, SharedLimiter, on_top};
 pub use sharing::{
     AckListener, AckPart, AckRefusal, AckSetup, AckShareStats, AckSharing, SnapshotSetup, SnapshotSharing,
 };

@@ -63,6 +63,45 @@ async fn deduplication_survives_a_crash_with_and_without_snapshot() {
 }
 
 #[tokio::test]
+async fn marks_are_stored_as_often_as_the_limits_say() {
+    let dedup = |seconds| TopicLimits { deduplication: true, dedup_snapshot_s: seconds, ..limits() };
+    let bench = Bench::with_limits(dedup(60)).await;
+    let client = Client::new();
+    let producer = bench.producer(&client, 1, "p").await;
+    let log = bench.logs.opened("public/default/persistent/t").unwrap();
+    let covered = || log.cursor("pulsar.dedup").unwrap().mark_delete();
+    let send = async |number: u64| {
+        bench.topic.publish(producer, vec![keyed("p", number, "k", "v")]);
+        client.receipts(1, number as usize + 1).await[number as usize].position
+    };
+    let tick = |ms: u64| {
+        bench.region.advance(ms);
+        bench.topic.tick(bench.region.now_ms());
+    };
+    let first = send(0).await;
+    tick(59_000);
+    assert!(covered() < first, "the time is not over");
+    tick(1_000);
+    bench.until("it is", || covered() == first).await;
+    // A shorter time is in force at once.
+    let second = send(1).await;
+    tick(2_000);
+    assert_eq!(covered(), first);
+    bench.topic.set_limits(dedup(2));
+    tick(10);
+    bench.until("the shorter time is over", || covered() == second).await;
+    // 0: by entries alone.
+    bench.topic.set_limits(dedup(0));
+    send(2).await;
+    tick(100_000_000);
+    assert_eq!(covered(), second);
+    bench.topic.set_limits(TopicLimits { dedup_snapshot_entries: 2, ..dedup(0) });
+    let last = send(3).await;
+    tick(1);
+    bench.until("so many entries", || covered() == last).await;
+}
+
+#[tokio::test]
 async fn the_compacted_view_shows_the_latest_of_each_key_and_what_follows() {
     let bench = Bench::new().await;
     let client = Client::new();

@@ -40,6 +40,49 @@ async fn each_quota_has_a_policy_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_relative_dispatch_rate_stands_on_what_is_published() {
+    let relative = |yes| TopicLimits {
+        dispatch_rate: (10, 0),
+        dispatch_relative: yes,
+        topic_dispatch_rate: (25, 0),
+        topic_dispatch_relative: yes,
+        ..limits()
+    };
+    let bench = Bench::with_limits(relative(true)).await;
+    let client = Client::new();
+    let producer = bench.producer(&client, 1, "p").await;
+    for second in 0..4 {
+        bench.topic.publish(producer, (second * 100..second * 100 + 100).map(|i| send(i, "x")).collect());
+        client.receipts(1, second as usize * 100 + 100).await;
+        bench.region.advance(1000);
+        bench.topic.tick(bench.region.now_ms());
+    }
+    assert_eq!(bench.topic.published(), (100, 100));
+    // Time stands still: what comes is one second's worth.
+    let got = |subscription: &'static str, expected: usize| {
+        let bench = &bench;
+        async move {
+            let reading = Client::new();
+            let consumer = bench.consumer(&reading, 2, subscribe(subscription, SubscriptionType::Shared, "c")).await;
+            bench.topic.flow(consumer, 1000);
+            let count = reading.received(expected).await.len();
+            bench.topic.remove_consumer(consumer).await;
+            count
+        }
+    };
+    assert_eq!(got("own", 110).await, 110, "ten on top of a hundred");
+    assert_eq!(got("shared", 15).await, 15, "of the topic's hundred and twenty-five");
+    // Silence: the rate falls back to what is set.
+    for _ in 0..200 {
+        bench.region.advance(1000);
+        bench.topic.tick(bench.region.now_ms());
+    }
+    assert_eq!(bench.topic.published(), (0, 0));
+    bench.topic.set_limits(relative(false));
+    assert_eq!(got("later", 10).await, 10);
+}
+
+#[tokio::test]
 async fn unused_subscriptions_are_deleted_and_others_stay() {
     let bench = Bench::with_limits(TopicLimits { subscription_expiration_minutes: 10, ..limits() }).await;
     for (name, replicated) in [("unused", false), ("replicated", true), ("connected", false), ("fresh", false)] {

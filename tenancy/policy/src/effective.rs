@@ -207,10 +207,16 @@ pub struct EffectivePolicies {
     pub publish_rate: (u64, u64),
     /// Messages and bytes dispatched by the topic per second at most, 0 = no limit.
     pub topic_dispatch_rate: (u64, u64),
+    /// They stand on top of the publish rate.
+    pub topic_dispatch_relative: bool,
     /// Messages and bytes dispatched by a subscription per second at most, 0 = no limit.
     pub subscription_dispatch_rate: (u64, u64),
+    /// They stand on top of the publish rate.
+    pub subscription_dispatch_relative: bool,
     /// Messages and bytes dispatched by a replicator per second at most, 0 = no limit.
     pub replicator_dispatch_rate: (u64, u64),
+    /// They stand on top of the publish rate.
+    pub replicator_dispatch_relative: bool,
     /// Subscribe calls of a consumer in a period at most (0 = no limit), and the period in seconds.
     pub subscribe_rate: (u32, u32),
 }
@@ -282,8 +288,11 @@ pub fn resolve(topic: Option<&TopicPolicies>, namespace: &Policies, broker: &Bro
         subscription_types: subscription_types(topic, namespace, broker).clone(),
         publish_rate: levels.publish().per_second(),
         topic_dispatch_rate: levels.topic().per_second(),
+        topic_dispatch_relative: levels.topic().relative_to_publish_rate,
         subscription_dispatch_rate: levels.subscription().per_second(),
+        subscription_dispatch_relative: levels.subscription().relative_to_publish_rate,
         replicator_dispatch_rate: levels.replicator().per_second(),
+        replicator_dispatch_relative: levels.replicator().relative_to_publish_rate,
         subscribe_rate: levels.subscribe().limit(),
     }
 }

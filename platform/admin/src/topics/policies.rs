@@ -69,11 +69,12 @@ const TABLE: &[Line] = &[
     field!("deduplicationEnabled", deduplication_enabled).applied_by(|all| shown(&all.deduplication)),
     field!("delayedDelivery", delayed_delivery).applied_by(|all| shown(&all.delayed_delivery)),
     field!("inactiveTopicPolicies", inactive_topic_policies).applied_by(|all| shown(&all.inactive_topics)),
-    field!("dispatchRate", dispatch_rate).applied_by(|all| dispatch_rate(all.topic_dispatch_rate)),
+    field!("dispatchRate", dispatch_rate)
+        .applied_by(|all| dispatch_rate(all.topic_dispatch_rate, all.topic_dispatch_relative)),
     field!("subscriptionDispatchRate", subscription_dispatch_rate)
-        .applied_by(|all| dispatch_rate(all.subscription_dispatch_rate)),
+        .applied_by(|all| dispatch_rate(all.subscription_dispatch_rate, all.subscription_dispatch_relative)),
     field!("replicatorDispatchRate", replicator_dispatch_rate)
-        .applied_by(|all| dispatch_rate(all.replicator_dispatch_rate)),
+        .applied_by(|all| dispatch_rate(all.replicator_dispatch_rate, all.replicator_dispatch_relative)),
     field!("publishRate", publish_rate).unset_is_no_content().applied_by(|all| {
         let (messages, bytes) = all.publish_rate;
         let none: (PublishRate, PublishRate) = Default::default();
@@ -148,10 +149,11 @@ fn limit(value: u64) -> i64 {
     if value == 0 { -1 } else { i64::try_from(value).unwrap_or(i64::MAX) }
 }
 
-fn dispatch_rate((messages, bytes): (u64, u64)) -> Value {
+fn dispatch_rate((messages, bytes): (u64, u64), relative_to_publish_rate: bool) -> Value {
     shown(&DispatchRate {
         dispatch_throttling_rate_in_msg: limit(messages),
         dispatch_throttling_rate_in_byte: limit(bytes),
+        relative_to_publish_rate,
         ..DispatchRate::default()
     })
 }

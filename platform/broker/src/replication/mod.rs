@@ -33,6 +33,7 @@ use meridian_managed_ledger::{CursorOptions, InitialPosition, LogError, ManagedL
 use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_replicator::MarkerSink;
 use meridian_topic::api::BoxFuture;
+use meridian_topic::on_top;
 use meridian_types::TopicName;
 use meridian_wire::replicate::cursor_name;
 use parking_lot::{Mutex, RwLock};
@@ -126,6 +127,10 @@ pub trait Surroundings: Send + Sync {
     fn markers(&self, _topic: &TopicName) -> Option<Arc<dyn MarkerSink>> {
         None
     }
+    /// Messages and bytes published to an open topic per second.
+    fn published(&self, _topic: &TopicName) -> (u64, u64) {
+        (0, 0)
+    }
 }
 
 /// One link of a topic.
@@ -143,6 +148,18 @@ struct TopicLinks {
     turn: tokio::sync::Mutex<()>,
     links: RwLock<BTreeMap<String, Hosted>>,
     stopped: AtomicBool,
+    /// Its links' rate stands on top of the publish rate.
+    relative: AtomicBool,
+}
+
+impl TopicLinks {
+    fn set_policies(&self, policies: &EffectivePolicies) {
+        for hosted in self.links.read().values() {
+            if let Ok(link) = &hosted.link {
+                link.set_policies(policies);
+            }
+        }
+    }
 }
 
 /// See the module.
@@ -236,6 +253,7 @@ impl Replication {
             turn: tokio::sync::Mutex::new(()),
             links: RwLock::default(),
             stopped: AtomicBool::new(false),
+            relative: AtomicBool::new(false),
         };
         Some(self.topics.lock().entry(topic.clone()).or_insert_with(|| Arc::new(links)).clone())
     }
@@ -258,7 +276,7 @@ impl Replication {
             // Forgotten while this waited, or closing, and then this does nothing.
             return self.follow(&links.name);
         }
-        let policies = self.around.policies(&links.name);
+        let policies = self.policies(links);
         let plan = self.plan(links);
         let mut failed = false;
         for remote in &plan.stop {
@@ -280,15 +298,31 @@ impl Replication {
             failed |= hosted.link.is_err();
             links.links.write().insert(remote.clone(), hosted);
         }
-        for hosted in links.links.read().values() {
-            if let Ok(link) = &hosted.link {
-                link.set_policies(&policies);
-            }
-        }
+        links.set_policies(&policies);
         if failed {
             self.again(links.name.clone());
         } else if links.links.read().is_empty() {
             self.forget(links);
+        }
+    }
+
+    /// Policies in force for a topic, the rate of its links as it is now.
+    fn policies(&self, links: &TopicLinks) -> EffectivePolicies {
+        let mut policies = self.around.policies(&links.name);
+        links.relative.store(policies.replicator_dispatch_relative, Ordering::Relaxed);
+        if policies.replicator_dispatch_relative {
+            let published = self.around.published(&links.name);
+            policies.replicator_dispatch_rate = on_top(policies.replicator_dispatch_rate, published);
+        }
+        policies
+    }
+
+    /// Once a second: rates of links that stand on top of the publish rate follow it.
+    pub fn follow_published(&self) {
+        let relative = |links: &&Arc<TopicLinks>| links.relative.load(Ordering::Relaxed);
+        let concerned: Vec<_> = self.topics.lock().values().filter(relative).cloned().collect();
+        for links in concerned {
+            links.set_policies(&self.policies(&links));
         }
     }
 

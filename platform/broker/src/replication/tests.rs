@@ -3,7 +3,7 @@
 use super::*;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_managed_ledger::{AppendRequest, Appended, LogSettings, LogSink, ManagedLedgers};
-use meridian_policy::{BrokerDefaults, Policies, resolve};
+use meridian_policy::{BrokerDefaults, DispatchRate, Policies, TopicPolicies, resolve};
 use std::sync::atomic::AtomicUsize;
 
 const STOP_LIMIT: Duration = Duration::from_millis(20);
@@ -21,12 +21,15 @@ struct World {
     clusters: Mutex<BTreeMap<String, Arc<ClusterData>>>,
     named: Mutex<BTreeSet<String>>,
     logs: Mutex<HashMap<TopicName, Arc<ManagedLedger>>>,
+    rate: Mutex<Option<DispatchRate>>,
+    published: Mutex<(u64, u64)>,
 }
 
 impl Surroundings for World {
     fn policies(&self, _: &TopicName) -> EffectivePolicies {
         let policies = Policies { replication_clusters: self.named.lock().clone(), ..Policies::default() };
-        resolve(None, &policies, &BrokerDefaults::default())
+        let topic = TopicPolicies { replicator_dispatch_rate: *self.rate.lock(), ..TopicPolicies::default() };
+        resolve(Some(&topic), &policies, &BrokerDefaults::default())
     }
 
     fn cluster(&self, name: &str) -> Option<Arc<ClusterData>> {
@@ -35,6 +38,10 @@ impl Surroundings for World {
 
     fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>> {
         self.logs.lock().get(topic).cloned()
+    }
+
+    fn published(&self, _: &TopicName) -> (u64, u64) {
+        *self.published.lock()
     }
 }
 
@@ -56,16 +63,21 @@ struct Recorder {
     /// Links never stop.
     stuck: AtomicBool,
     starts: AtomicUsize,
+    /// Rates that links were given.
+    rates: Arc<Mutex<Vec<(u64, u64)>>>,
 }
 
 struct Recorded {
     remote: String,
     lines: Arc<Mutex<Vec<String>>>,
     stuck: bool,
+    rates: Arc<Mutex<Vec<(u64, u64)>>>,
 }
 
 impl Link for Recorded {
-    fn set_policies(&self, _: &EffectivePolicies) {}
+    fn set_policies(&self, policies: &EffectivePolicies) {
+        self.rates.lock().push(policies.replicator_dispatch_rate);
+    }
 
     fn figures(&self) -> ReplicationFigures {
         ReplicationFigures { remote: self.remote.clone(), state: "running".to_owned(), ..Default::default() }
@@ -99,7 +111,8 @@ impl Linker for Recorder {
                 .open_cursor(&name, InitialPosition::Earliest, options)
                 .await
                 .map_err(|error| error.to_string())?;
-            let link: Arc<dyn Link> = Arc::new(Recorded { remote: request.remote, lines: self.lines.clone(), stuck });
+            let (lines, rates) = (self.lines.clone(), self.rates.clone());
+            let link: Arc<dyn Link> = Arc::new(Recorded { remote: request.remote, lines, stuck, rates });
             Ok(link)
         })
     }
@@ -158,6 +171,31 @@ async fn links_begin_and_end_with_the_policies() {
     assert_eq!(bench.follow().await, ["stop east"]);
     assert!(bench.cursors().is_empty());
     assert!(bench.replication.topics().is_empty());
+}
+
+#[tokio::test]
+async fn a_relative_rate_of_links_stands_on_what_is_published() {
+    let bench = Bench::new().await;
+    let set = |relative_to_publish_rate| {
+        let rate = DispatchRate { dispatch_throttling_rate_in_msg: 10, relative_to_publish_rate, ..Default::default() };
+        *bench.world.rate.lock() = Some(rate);
+    };
+    let given = || std::mem::take(&mut *bench.recorder.rates.lock());
+    bench.world.name(&["west", "east"]);
+    *bench.world.published.lock() = (7, 700);
+    set(false);
+    bench.follow().await;
+    bench.replication.follow_published();
+    assert_eq!(given(), [(10, 0)], "set once, and left alone");
+    set(true);
+    bench.follow().await;
+    *bench.world.published.lock() = (90, 9000);
+    bench.replication.follow_published();
+    assert_eq!(given(), [(17, 0), (100, 0)]);
+    set(false);
+    bench.follow().await;
+    bench.replication.follow_published();
+    assert_eq!(given(), [(10, 0)]);
 }
 
 #[tokio::test]

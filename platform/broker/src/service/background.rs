@@ -234,6 +234,7 @@ async fn tick_topics(service: Weak<BrokerService>) {
         let Some(service) = service.upgrade() else { return };
         let now_ms = now_ms();
         service.topics.for_each(|topic| topic.tick(now_ms));
+        service.replication.follow_published();
         service.tick_snapshots();
         service.last_tick_ms.store(now_ms, std::sync::atomic::Ordering::Relaxed);
     }

@@ -93,6 +93,7 @@ struct Around {
     registry: Arc<Registry>,
     factory: Arc<dyn TopicFactory>,
     acks: Arc<AckExchange>,
+    topics: Arc<topic_map::TopicMap>,
 }
 
 impl Surroundings for Around {
@@ -110,6 +111,10 @@ impl Surroundings for Around {
 
     fn markers(&self, topic: &TopicName) -> Option<Arc<dyn MarkerSink>> {
         Some(Arc::new(TopicMarkers::new(self.acks.clone(), topic.clone())))
+    }
+
+    fn published(&self, topic: &TopicName) -> (u64, u64) {
+        self.topics.loaded(topic).map_or((0, 0), |topic| topic.published())
     }
 }
 
@@ -175,7 +180,9 @@ impl BrokerService {
     pub async fn with_ownership(parts: BrokerParts, ownership: Arc<dyn Ownership>) -> Result<Arc<Self>, MetadataError> {
         let names = names::ProducerNames::claim(&parts.config.cluster, &parts.store).await?;
         let acks = AckExchange::new(&parts.config.cluster);
-        let around = Around { registry: parts.registry.clone(), factory: parts.factory.clone(), acks: acks.clone() };
+        let (registry, factory) = (parts.registry.clone(), parts.factory.clone());
+        let topics: Arc<topic_map::TopicMap> = Arc::default();
+        let around = Around { registry, factory, acks: acks.clone(), topics: topics.clone() };
         let settings = parts.config.replication.clone();
         let linker = parts.linker.unwrap_or_else(|| Arc::new(NoLinks));
         let book = QuotaBook::open(parts.store.clone()).await.map_err(|error| match error {
@@ -204,7 +211,7 @@ impl BrokerService {
             connections: Arc::default(),
             config: parts.config,
             factory: parts.factory,
-            topics: Arc::default(),
+            topics,
             schemas: SchemaRegistry::new(parts.store.clone()),
             store: parts.store,
             registry: parts.registry,

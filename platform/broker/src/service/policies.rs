@@ -119,8 +119,11 @@ fn limits_of(policies: &EffectivePolicies, base: &TopicLimits) -> TopicLimits {
         backlog_age_policy: policies.backlog_age_policy.code(),
         allowed_types: types_of(&policies.subscription_types),
         publish_rate: policies.publish_rate,
+        dedup_snapshot_s: policies.deduplication_snapshot_s,
         topic_dispatch_rate: policies.topic_dispatch_rate,
+        topic_dispatch_relative: policies.topic_dispatch_relative,
         dispatch_rate: policies.subscription_dispatch_rate,
+        dispatch_relative: policies.subscription_dispatch_relative,
         subscribe_rate: policies.subscribe_rate,
         subscription_expiration_minutes: policies.subscription_expiration_minutes,
         compaction_threshold_bytes: policies.compaction_threshold_bytes,
@@ -199,12 +202,15 @@ mod tests {
         let rate = |messages| DispatchRate { dispatch_throttling_rate_in_msg: messages, ..Default::default() };
         let topic = TopicPolicies {
             dispatch_rate: Some(rate(7)),
-            subscription_dispatch_rate: Some(rate(3)),
+            subscription_dispatch_rate: Some(DispatchRate { relative_to_publish_rate: true, ..rate(3) }),
+            deduplication_snapshot_interval_seconds: Some(9),
             ..Default::default()
         };
         let limits = limits_of(&effective(&namespace, &topic), &default_topic_limits());
         assert_eq!((limits.backlog_bytes_policy, limits.backlog_age_policy), (1, 2));
         assert_eq!((limits.topic_dispatch_rate, limits.dispatch_rate), ((7, 0), (3, 0)));
+        assert_eq!((limits.topic_dispatch_relative, limits.dispatch_relative), (false, true));
+        assert_eq!(limits.dedup_snapshot_s, 9);
         assert_eq!(limits.subscribe_rate, (0, 30));
     }
 }

@@ -82,6 +82,7 @@ pub fn defaults(settings: &Settings) -> BrokerDefaults {
             _ => BacklogQuotaPolicy::ProducerRequestHold,
         },
         deduplication: settings.switch(Key::BrokerDeduplicationEnabled),
+        deduplication_snapshot_s: small(settings, Key::BrokerDeduplicationSnapshotIntervalSeconds),
         persistence: Persistence {
             bookkeeper_ensemble: small(settings, Key::ManagedLedgerDefaultEnsembleSize).max(1),
             bookkeeper_write_quorum: small(settings, Key::ManagedLedgerDefaultWriteQuorum).max(1),
@@ -171,6 +172,7 @@ fn dispatch_rate(settings: &Settings, messages: Key, bytes: Key) -> DispatchRate
     DispatchRate {
         dispatch_throttling_rate_in_msg: settings.number(messages),
         dispatch_throttling_rate_in_byte: settings.number(bytes),
+        relative_to_publish_rate: settings.switch(Key::DispatchThrottlingRateRelativeToPublishRate),
         ..DispatchRate::default()
     }
 }

@@ -1,4 +1,5 @@
 """Policies and live settings as the stock client and the REST API meet them."""
+import threading
 import time
 
 import pulsar
@@ -57,6 +58,59 @@ def test_a_topic_dispatch_rate_counts_once_for_two_subscriptions(region, client,
             except pulsar.Timeout:
                 pass
     assert 100 <= sum(counts) <= 240 and min(counts) > 20, counts
+
+
+def test_a_relative_dispatch_rate_lets_pass_what_is_published_on_top(region, client, topic):
+    def received(consumer, seconds):
+        count, end = 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                consumer.receive(50)
+                count += 1
+            except pulsar.Timeout:
+                pass
+        return count
+
+    rate = {"dispatchThrottlingRateInMsg": 20, "dispatchThrottlingRateInByte": -1, "ratePeriodInSecond": 1}
+    producer = client.create_producer(topic, batching_enabled=False)
+    set_policy(region, path(topic, "/subscriptionDispatchRate"), {**rate, "relativeToPublishRate": True})
+    assert region.get(path(topic, "/subscriptionDispatchRate?applied=true"))["relativeToPublishRate"] is True
+    consumer = client.subscribe(topic, "s", receiver_queue_size=10)
+    stop = threading.Event()
+
+    def publish():
+        while not stop.wait(0.01):
+            producer.send_async(b"x", None)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    received(consumer, 3)
+    published = region.get(path(topic, "/stats"))["msgRateIn"]
+    assert published > 50, published
+    # Who keeps up is not held back to 20 a second.
+    got = received(consumer, 4)
+    assert got >= 4 * published * 0.8, (got, published)
+    set_policy(region, path(topic, "/subscriptionDispatchRate"), {**rate, "relativeToPublishRate": False})
+    time.sleep(0.5)
+    got = received(consumer, 4)
+    stop.set()
+    thread.join()
+    assert got <= 4 * 20 + 40, got
+
+
+def test_marks_of_deduplication_are_stored_as_often_as_the_policy_says(region, client, topic):
+    client.create_producer(topic).close()
+    set_policy(region, path(topic, "/deduplicationEnabled"), True)
+    marks = lambda: region.get(path(topic, "/internalStats"))["cursors"].get("pulsar.dedup", {}).get("markDeletePosition")
+    wait_until(marks, 10, "deduplication is on")
+    producer = client.create_producer(topic)
+    begun = marks()
+    producer.send(b"x")
+    time.sleep(2.5)
+    assert marks() == begun, "two minutes are not over"
+    set_policy(region, path(topic, "/deduplicationSnapshotInterval"), 1)
+    wait_until(lambda: marks() != begun, 10, "a second is")
+    producer.close()
 
 
 def test_a_consumer_that_subscribes_too_often_is_told(region, client, topic):

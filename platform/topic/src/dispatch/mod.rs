@@ -288,6 +288,13 @@ impl Dispatcher {
         self.update_blocked();
     }
 
+    /// Puts another rate in force.
+    pub(crate) fn set_rate(&mut self, rate: (u64, u64)) {
+        self.limiter.set_rate(rate);
+        self.limits.rate = rate;
+        self.rate_wake_ms = None;
+    }
+
     fn update_blocked(&mut self) {
         for consumer in &mut self.consumers {
             consumer.update_blocked(self.limits.max_unacked_per_consumer);

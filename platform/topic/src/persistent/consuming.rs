@@ -300,7 +300,7 @@ impl PersistentTopic {
         limits: &TopicLimits,
     ) -> &'a mut Active {
         let new_core = || {
-            let (own, shared) = (Self::dispatch_limits(limits, durable), self.shared_dispatch_limits(limits));
+            let (own, shared) = (self.dispatch_limits(limits, durable), self.shared_dispatch_limits(limits));
             Dispatcher::new(sub_type, own, shared, self.name.as_str().into(), self.partition())
         };
         let active = state.active.get_or_insert_with(|| Box::new(Active::new(new_core())));

@@ -20,8 +20,6 @@ use std::sync::atomic::Ordering;
 const DEDUP_CURSOR: &str = "pulsar.dedup";
 /// Its property with the snapshot, as hexadecimal digits.
 const SNAPSHOT_PROPERTY: &str = "dedup.snapshot";
-/// A snapshot is written at least that often if anything changed.
-const SNAPSHOT_EVERY_MS: u64 = 120_000;
 /// A producer's mark is forgotten after so long without a send.
 const FORGET_IDLE_MS: u64 = 360 * 60_000;
 const REPLAY_ENTRIES: u32 = 1000;
@@ -129,14 +127,20 @@ impl PersistentTopic {
 
     /// Starts a snapshot if one is due and none is being written.
     pub(super) fn snapshot_if_due(&self, now_ms: u64) {
-        let every = u64::from(self.limits.read().dedup_snapshot_entries);
+        let (entries, every_ms) = {
+            let limits = self.limits.read();
+            // 0 = by entries alone.
+            let every_s = Some(limits.dedup_snapshot_s).filter(|seconds| *seconds > 0);
+            let every_ms = every_s.map_or(u64::MAX, |seconds| u64::from(seconds) * 1000);
+            (u64::from(limits.dedup_snapshot_entries), every_ms)
+        };
         let snapshot = {
             let mut guard = self.producers.lock();
             let Some(core) = guard.as_mut().map(|side| &mut side.core) else { return };
             let covered = core.confirmed_to();
             let Some(dedup) = core.dedup.as_mut() else { return };
             dedup.forget_idle(now_ms, FORGET_IDLE_MS);
-            if !dedup.snapshot_due(now_ms, every, SNAPSHOT_EVERY_MS) || self.snapshotting.swap(true, Ordering::AcqRel) {
+            if !dedup.snapshot_due(now_ms, entries, every_ms) || self.snapshotting.swap(true, Ordering::AcqRel) {
                 return;
             }
             dedup.snapshot(covered, now_ms)

@@ -92,6 +92,10 @@ impl TopicHandle for PersistentTopic {
         self.figures()
     }
 
+    fn published(&self) -> (u64, u64) {
+        self.published_rate()
+    }
+
     fn ack_sharing(&self) -> Option<Arc<dyn AckSharing>> {
         self.me.upgrade().map(|topic| topic as Arc<dyn AckSharing>)
     }
@@ -106,11 +110,11 @@ impl TopicHandle for PersistentTopic {
         self.follow_dedup_limit();
         self.follow_publish_rate(limits.publish_rate);
         if let Some(limiter) = self.dispatch_limit.get() {
-            limiter.set_rate(limits.topic_dispatch_rate);
+            limiter.set_rate(self.dispatch_rate_now(limits.topic_dispatch_rate, limits.topic_dispatch_relative));
         }
         let shared = self.shared_dispatch_limits(&limits);
         for subscription in self.connected_subscriptions() {
-            let limits = Self::dispatch_limits(&limits, subscription.durable);
+            let limits = self.dispatch_limits(&limits, subscription.durable);
             subscription.with_core(self, |active, _| active.core.set_limits(limits, shared.clone()));
         }
     }

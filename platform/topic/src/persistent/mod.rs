@@ -34,7 +34,7 @@ mod throttling;
 use crate::api::{ConsumerKey, Gate, TopicError, TopicErrorKind, TopicLimits};
 use crate::clock::Clock;
 use crate::dispatch::{DispatchLimits, SharedLimits};
-use crate::rates::{BrokerLimits, LimitsAbove, SharedLimiter, SubscribeRates};
+use crate::rates::{BrokerLimits, LimitsAbove, SharedLimiter, SubscribeRates, on_top};
 use compacting::Compacting;
 pub use consuming::ACK_PROPERTY_PREFIX;
 use meridian_ledger::Ledgers;
@@ -129,6 +129,8 @@ pub struct PersistentTopic {
     hold: RwLock<Option<Arc<str>>>,
     /// Of all subscriptions together, once there was a limit.
     dispatch_limit: OnceLock<Arc<SharedLimiter>>,
+    /// Messages and bytes published per second, as of the last second.
+    published: [AtomicU64; 2],
     subscribe_rates: Mutex<Option<Box<SubscribeRates>>>,
     gate: RwLock<Gate>,
     loaded_ms: u64,
@@ -227,6 +229,7 @@ impl PersistentTopic {
             above: RwLock::default(),
             hold: RwLock::default(),
             dispatch_limit: OnceLock::new(),
+            published: Default::default(),
             subscribe_rates: Mutex::new(None),
             gate: RwLock::default(),
             loaded_ms: now_ms,
@@ -297,7 +300,12 @@ impl PersistentTopic {
         }
     }
 
-    fn dispatch_limits(limits: &TopicLimits, durable: bool) -> DispatchLimits {
+    /// A rate of dispatch as it is now.
+    fn dispatch_rate_now(&self, rate: (u64, u64), relative: bool) -> (u64, u64) {
+        if relative { on_top(rate, self.published_rate()) } else { rate }
+    }
+
+    fn dispatch_limits(&self, limits: &TopicLimits, durable: bool) -> DispatchLimits {
         let unacked = |limit: u32| if durable { u64::from(limit) } else { 0 };
         DispatchLimits {
             max_unacked_per_consumer: unacked(limits.max_unacked_per_consumer),
@@ -308,7 +316,7 @@ impl PersistentTopic {
             failover_delay_ms: limits.failover_delay_ms,
             delayed_delivery: limits.delayed_delivery,
             delayed_tick_ms: limits.delayed_tick_ms,
-            rate: limits.dispatch_rate,
+            rate: self.dispatch_rate_now(limits.dispatch_rate, limits.dispatch_relative),
         }
     }
 
@@ -317,7 +325,8 @@ impl PersistentTopic {
     fn shared_dispatch_limits(&self, limits: &TopicLimits) -> SharedLimits {
         let mut shared = SharedLimits::new();
         if limits.topic_dispatch_rate != (0, 0) {
-            self.dispatch_limit.get_or_init(|| Arc::new(SharedLimiter::new(limits.topic_dispatch_rate)));
+            let rate = self.dispatch_rate_now(limits.topic_dispatch_rate, limits.topic_dispatch_relative);
+            self.dispatch_limit.get_or_init(|| Arc::new(SharedLimiter::new(rate)));
         }
         shared.extend(self.dispatch_limit.get().cloned());
         shared.push(self.deps.limits.dispatch.clone());

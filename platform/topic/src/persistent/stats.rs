@@ -97,9 +97,11 @@ impl PersistentTopic {
                 }
             }
         }
-        if let Some(side) = self.producers.lock().as_mut() {
+        let published = self.producers.lock().as_mut().map(|side| {
             side.rates.sample(&side.core, side.messages_in, side.bytes_in, now_ms);
-        }
+            (side.rates.messages(), side.rates.bytes())
+        });
+        self.follow_published(published.unwrap_or_default());
     }
 
     pub(super) fn figures(&self) -> TopicStats {

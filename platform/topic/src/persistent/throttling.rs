@@ -10,6 +10,7 @@ use crate::api::ProducerKey;
 use crate::producers::Send;
 use crate::rates::{LimitsAbove, Stacked};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Shortest sleep of the timer, so that a high rate does not wake it for every message.
@@ -95,6 +96,34 @@ impl PersistentTopic {
         }
     }
 
+    /// Messages and bytes published per second, as of the last second.
+    pub(super) fn published_rate(&self) -> (u64, u64) {
+        let [messages, bytes] = &self.published;
+        (messages.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
+    }
+
+    /// So much is published now: rates of dispatch that stand on top of it follow.
+    pub(super) fn follow_published(&self, now: (f64, f64)) {
+        let now = (now.0.ceil() as u64, now.1.ceil() as u64);
+        if now == self.published_rate() {
+            return;
+        }
+        self.published[0].store(now.0, Ordering::Relaxed);
+        self.published[1].store(now.1, Ordering::Relaxed);
+        let limits = self.limits();
+        if limits.topic_dispatch_relative
+            && let Some(limiter) = self.dispatch_limit.get()
+        {
+            limiter.set_rate(self.dispatch_rate_now(limits.topic_dispatch_rate, true));
+        }
+        if limits.dispatch_relative {
+            let rate = self.dispatch_rate_now(limits.dispatch_rate, true);
+            for subscription in self.connected_subscriptions() {
+                subscription.with_core(self, |active, _| active.core.set_rate(rate));
+            }
+        }
+    }
+
     /// Other limits stand above the topic, or their rates are others.
     pub(super) fn follow_above(&self, above: LimitsAbove) {
         *self.above.write() = above;
@@ -104,7 +133,7 @@ impl PersistentTopic {
         let limits = self.limits();
         let shared = self.shared_dispatch_limits(&limits);
         for subscription in self.connected_subscriptions() {
-            let limits = Self::dispatch_limits(&limits, subscription.durable);
+            let limits = self.dispatch_limits(&limits, subscription.durable);
             subscription.with_core(self, |active, _| active.core.set_limits(limits, shared.clone()));
         }
     }

@@ -18,6 +18,13 @@ pub fn total(rates: impl Iterator<Item = f64>) -> f64 {
     rates.fold(0.0, |sum, rate| sum + rate)
 }
 
+/// A rate (messages, bytes) on top of what is published: who keeps up is not held back, who is behind catches up at the
+/// rate. No limit (0) stays none.
+pub fn on_top(rate: (u64, u64), published: (u64, u64)) -> (u64, u64) {
+    let add = |rate: u64, published: u64| if rate == 0 { 0 } else { rate.saturating_add(published) };
+    (add(rate.0, published.0), add(rate.1, published.1))
+}
+
 /// Time constant of the smoothing.
 const SMOOTHING_MS: f64 = 10_000.0;
 
@@ -179,6 +186,13 @@ mod tests {
     fn the_total_of_nothing_is_zero_without_a_sign() {
         assert!(total(std::iter::empty()).is_sign_positive());
         assert_eq!(total([1.5, 2.0].into_iter()), 3.5);
+    }
+
+    #[test]
+    fn a_relative_rate_stands_on_what_is_published_and_none_stays_none() {
+        assert_eq!(on_top((10, 0), (7, 1000)), (17, 0));
+        assert_eq!(on_top((0, 5), (7, 1000)), (0, 1005));
+        assert_eq!(on_top((u64::MAX, 1), (1, u64::MAX)), (u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub const NAMESPACE: &[PolicySpec<Policies>] = &[
         "deduplicationSnapshotInterval",
         deduplication_snapshot_interval_seconds,
         COUNT,
-        "Seconds between two marks of deduplication."
+        "Seconds between two snapshots of producers' sequence numbers, 0 = by entries alone."
     ),
     option!("delayedDelivery", delayed_delivery_policies, DELAYED_DELIVERY, "Delivery at a later time."),
     option!(

@@ -101,6 +101,15 @@ fn names_are_used_once_and_every_policy_says_what_it_is_for() {
 }
 
 #[test]
+fn the_page_of_policies_says_of_each_what_it_does() {
+    let page =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/policies.md")).unwrap();
+    let names = NAMESPACE.iter().map(|spec| spec.name).chain(TOPIC.iter().map(|spec| spec.name));
+    let missing: BTreeSet<_> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "docs/reference/policies.md does not speak of {missing:?}");
+}
+
+#[test]
 fn a_default_that_is_set_reads_as_unset() {
     let mut policies = Policies::of_cluster("here", 4).unwrap();
     for (name, value) in [("offloadThreshold", json!(-1)), ("replication", json!(["here"])), ("properties", json!({}))]

@@ -27,7 +27,7 @@ pub const TOPIC: &[PolicySpec<TopicPolicies>] = &[
         "deduplicationSnapshotInterval",
         deduplication_snapshot_interval_seconds,
         COUNT,
-        "Seconds between two marks of deduplication."
+        "Seconds between two snapshots of producers' sequence numbers, 0 = by entries alone."
     ),
     option!("delayedDelivery", delayed_delivery, DELAYED_DELIVERY, "Delivery at a later time."),
     option!(
