@@ -43,11 +43,26 @@ impl FromRequest<AdminState> for Call {
         let body = Bytes::from_request(request, state)
             .await
             .map_err(|error| AdminError::new(error.status(), error.body_text()))?;
-        Ok(Self { principal, headers, params, query, body })
+        let call = Self { principal, headers, params, query, body };
+        call.learn(state).await?;
+        Ok(call)
     }
 }
 
 impl Call {
+    /// What the path names may have been made by another broker a moment ago: it is known here before it is looked for.
+    async fn learn(&self, state: &AdminState) -> Result<(), AdminError> {
+        let (tenant, namespace) = (self.param("tenant"), self.param("namespace"));
+        let any = if namespace.is_empty() { "any" } else { namespace };
+        // What is no name is refused in the words of whoever looks for it.
+        let Ok(named) = NamespaceName::parse(&format!("{tenant}/{any}")) else { return Ok(()) };
+        state.registry().learn_tenant(named.tenant()).await?;
+        if !namespace.is_empty() {
+            state.registry().learn_namespace(&named).await?;
+        }
+        Ok(())
+    }
+
     /// A part of the path, as routing gives it.
     pub fn param(&self, name: &str) -> &str {
         self.params.get(name).map_or("", String::as_str)

@@ -129,19 +129,20 @@ impl AdminState {
     /// # Errors
     /// 404 if there is none.
     pub async fn parts(&self, topic: &TopicName) -> Result<Vec<TopicName>, AdminError> {
-        if let Some(count) = self.registry().partitions(topic) {
-            return Ok((0..count).map(|partition| topic.with_partition(partition)).collect());
+        if self.registry().partitions(topic).is_none() {
+            self.require_topic(topic).await?;
         }
-        self.require_topic(topic).await?;
-        Ok(vec![topic.clone()])
+        Ok(match self.registry().partitions(topic) {
+            Some(count) => (0..count).map(|partition| topic.with_partition(partition)).collect(),
+            None => vec![topic.clone()],
+        })
     }
 
     /// The topic or partitioned topic exists.
     pub async fn require_topic(&self, topic: &TopicName) -> Result<(), AdminError> {
-        if self.registry().partitions(topic).is_some() || self.service.topic_exists(topic).await? {
-            return Ok(());
-        }
-        Err(topic_not_found(topic))
+        let known = self.registry().partitions(topic).is_some() || self.service.topic_exists(topic).await?;
+        // Another broker may have made it a moment ago.
+        if known || self.registry().learn_partitioned(topic).await? { Ok(()) } else { Err(topic_not_found(topic)) }
     }
 
     /// The topic is no partitioned one.

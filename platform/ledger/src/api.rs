@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use meridian_bookie_api::{BookieError, BoxFuture, EntryBytes};
-use meridian_metadata::MetadataError;
+use meridian_metadata::{MetadataError, Operation, Version};
 use meridian_types::{Classify, EntryId, ErrorClass, LedgerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -134,6 +134,20 @@ impl Classify for LedgerError {
     }
 }
 
+/// Starts the writer of a prepared ledger, with the version that its creation was committed with.
+pub type StartWriter = Box<dyn FnOnce(Version, Arc<dyn AppendSink>) -> Arc<dyn LedgerWriter> + Send>;
+
+/// A ledger that is there once its operations are committed, in whatever transaction. Nothing is left of one that was
+/// dropped instead, but an id that is never given again.
+pub struct PreparedLedger {
+    /// Its id, never used before.
+    pub id: LedgerId,
+    /// What creates it. A conflict on a key of these says that the id is taken (a sequence that was set back).
+    pub operations: Vec<Operation>,
+    /// Only after they were committed.
+    pub start: StartWriter,
+}
+
 /// Creates, opens, recovers and deletes ledgers.
 pub trait Ledgers: Send + Sync {
     /// Creates a ledger with an id never used before and answers its writer.
@@ -142,6 +156,12 @@ pub trait Ledgers: Send + Sync {
         options: LedgerOptions,
         sink: Arc<dyn AppendSink>,
     ) -> BoxFuture<'_, Result<Arc<dyn LedgerWriter>, LedgerError>>;
+
+    /// A ledger whose creation is written by the caller, together with what names it; `None` = this store can only create.
+    fn prepare(&self, options: LedgerOptions) -> BoxFuture<'_, Result<Option<PreparedLedger>, LedgerError>> {
+        let _ = options;
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// The next ledger created here gets an id above `floor`. Ids of one sequence are handed out in blocks, so a process
     /// that holds an older block must leave it before it goes on with a log that another process wrote to: positions of

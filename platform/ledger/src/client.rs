@@ -6,9 +6,10 @@
 //! is there, is an open ledger that nobody writes to.
 //! Must never know: what ledgers are for.
 
-use crate::api::{AppendSink, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers};
+use crate::api::{AppendSink, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers, PreparedLedger};
 use crate::context::{Core, LedgerConfig};
 use crate::directory::BookieDirectory;
+use crate::keys::creation;
 use crate::layout::Layout;
 use crate::reader::Reader;
 use crate::record::{LedgerRecord, Stored};
@@ -134,10 +135,7 @@ impl LedgerClient {
         sink: Arc<dyn AppendSink>,
     ) -> Result<Arc<dyn LedgerWriter>, LedgerError> {
         self.core.attach();
-        let layout = Layout::new(options.ensemble_size, options.write_quorum, options.ack_quorum)?;
-        let ensemble = self.core.choose_ensemble(layout)?;
-        let created_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-        let record = LedgerRecord::new(layout, options, ensemble, created_ms);
+        let record = self.new_record(options)?;
         loop {
             let ledger_id = self.next_id().await?;
             if let Some(version) = self.store_new(ledger_id, &record).await? {
@@ -147,6 +145,25 @@ impl LedgerClient {
             // The id is taken: the sequence was set back (a restored backup). The next one may be free.
             tracing::error!(ledger = ledger_id.0, "the sequence of ledger ids gave an id that is in use");
         }
+    }
+
+    fn new_record(&self, options: LedgerOptions) -> Result<LedgerRecord, LedgerError> {
+        let layout = Layout::new(options.ensemble_size, options.write_quorum, options.ack_quorum)?;
+        let ensemble = self.core.choose_ensemble(layout)?;
+        let created_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        Ok(LedgerRecord::new(layout, options, ensemble, created_ms))
+    }
+
+    async fn prepare_ledger(&self, options: LedgerOptions) -> Result<PreparedLedger, LedgerError> {
+        self.core.attach();
+        let record = self.new_record(options)?;
+        let id = self.next_id().await?;
+        let (core, operations) = (self.core.clone(), creation(id, &record));
+        let start = move |version, sink| -> Arc<dyn LedgerWriter> {
+            count(&core.counters.created, 1);
+            Writer::start(core, id, record, version, sink)
+        };
+        Ok(PreparedLedger { id, operations, start: Box::new(start) })
     }
 
     /// `None` = there is a record under this id that is not ours.
@@ -190,6 +207,10 @@ impl Ledgers for LedgerClient {
         sink: Arc<dyn AppendSink>,
     ) -> BoxFuture<'_, Result<Arc<dyn LedgerWriter>, LedgerError>> {
         Box::pin(self.create_ledger(options, sink))
+    }
+
+    fn prepare(&self, options: LedgerOptions) -> BoxFuture<'_, Result<Option<PreparedLedger>, LedgerError>> {
+        Box::pin(async move { self.prepare_ledger(options).await.map(Some) })
     }
 
     fn ids_above(&self, floor: LedgerId) -> BoxFuture<'_, Result<(), LedgerError>> {

@@ -77,6 +77,13 @@ pub fn holding_of(key: &str) -> Option<(BookieId, LedgerId)> {
     (!bookie.is_empty()).then(|| (BookieId::new(bookie), ledger_id))
 }
 
+/// What creates a ledger's record, with its holdings.
+pub fn creation(ledger_id: LedgerId, record: &LedgerRecord) -> Vec<Operation> {
+    let (key, value) = (record_key(ledger_id), record.encode());
+    let put = Operation::Put { key, value, condition: Condition::Absent, ephemeral: None };
+    std::iter::once(put).chain(holding_changes(ledger_id, None, Some(record))).collect()
+}
+
 /// What has to be changed in the holdings when a record becomes another one (K2).
 pub fn holding_changes(
     ledger_id: LedgerId,

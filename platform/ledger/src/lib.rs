@@ -25,7 +25,10 @@ pub mod stats;
 pub mod testing;
 pub mod writer;
 
-pub use api::{AppendEvent, AppendSink, LedgerEntry, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers};
+pub use api::{
+    AppendEvent, AppendSink, LedgerEntry, LedgerError, LedgerOptions, LedgerReader, LedgerWriter, Ledgers,
+    PreparedLedger, StartWriter,
+};
 pub use bookies::announce::{Announcement, AnnouncementFigures};
 pub use bookies::registration::BookieRegistration;
 pub use bookies::watched::{BookieView, OwnBookie, WatchedBookies};

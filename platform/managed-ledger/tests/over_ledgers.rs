@@ -8,8 +8,12 @@ use meridian_managed_ledger::testing::{RecordingSink, request};
 use meridian_managed_ledger::{
     AckPosition, CacheSettings, CursorOptions, InitialPosition, LogSettings, ManagedLedger, ManagedLedgers,
 };
+use meridian_metadata::{
+    BoxFuture, Entry, MetadataError, MetadataStore, Operation, Page, Session, SessionId, SharedStore, Version, Watch,
+};
 use meridian_types::{Position, RegionId};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const NAME: &str = "public/default/persistent/orders";
@@ -156,4 +160,113 @@ async fn appends_wait_out_an_outage_in_order() {
     let (again, _) = within(open(&ledgers.another())).await;
     let expected: Vec<String> = (0..50).map(|token| token.to_string()).collect();
     assert_eq!(within(all_payloads(&again)).await, expected);
+}
+
+/// A store that counts what is written through it.
+struct Counting {
+    inner: SharedStore,
+    writes: AtomicU64,
+}
+
+impl MetadataStore for Counting {
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, MetadataError>> {
+        self.inner.get(key)
+    }
+    fn commit(&self, operations: Vec<Operation>) -> BoxFuture<'_, Result<Version, MetadataError>> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.inner.commit(operations)
+    }
+    fn range<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Page, MetadataError>> {
+        self.inner.range(prefix, after, limit)
+    }
+    fn allocate<'a>(&'a self, sequence: &'a str, count: u64) -> BoxFuture<'a, Result<u64, MetadataError>> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.inner.allocate(sequence, count)
+    }
+    fn open_session(&self, ttl_ms: u64) -> BoxFuture<'_, Result<Session, MetadataError>> {
+        self.inner.open_session(ttl_ms)
+    }
+    fn renew_session(&self, session: SessionId) -> BoxFuture<'_, Result<(), MetadataError>> {
+        self.inner.renew_session(session)
+    }
+    fn close_session(&self, session: SessionId) -> BoxFuture<'_, Result<(), MetadataError>> {
+        self.inner.close_session(session)
+    }
+    fn watch<'a>(
+        &'a self,
+        prefix: &'a str,
+        from: Option<Version>,
+    ) -> BoxFuture<'a, Result<Box<dyn Watch>, MetadataError>> {
+        self.inner.watch(prefix, from)
+    }
+    fn current_version(&self) -> BoxFuture<'_, Result<Version, MetadataError>> {
+        self.inner.current_version()
+    }
+}
+
+/// What a broker's loss costs in metadata, for each topic that was written to: up to and with the first message after it.
+const WRITES_PER_LOAD: u64 = 4;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_after_a_crash_costs_few_metadata_writes_up_to_the_first_message() {
+    const LOGS: u64 = 50;
+    let ledgers = MemoryLedgers::new(3);
+    let name = |number: u64| format!("public/default/persistent/t{number}");
+    let crashed = broker(&ledgers);
+    let mut positions = Vec::new();
+    for number in 0..LOGS {
+        let sink = Arc::new(RecordingSink::default());
+        let log = crashed.open(&name(number), settings(), sink.clone()).await.unwrap();
+        log.append((0..5).map(request).collect());
+        within(sink.answered(5)).await;
+        positions.push(sink.appended_so_far()[4].position);
+    }
+    let counting = Arc::new(Counting { inner: ledgers.metadata.clone(), writes: Default::default() });
+    let left = MemoryLedgers::over(counting.clone(), ledgers.bookies.clone(), MemoryLedgers::quick_config());
+    let left = broker(&left);
+    let mut loads = tokio::task::JoinSet::new();
+    for number in 0..LOGS {
+        let (left, name) = (left.clone(), name(number));
+        loads.spawn(async move {
+            let sink = Arc::new(RecordingSink::default());
+            let log = left.open(&name, settings(), sink.clone()).await.unwrap();
+            log.append(vec![request(5)]);
+            within(sink.answered(1)).await;
+            let appended = sink.appended_so_far();
+            assert_eq!((appended[0].token, appended[0].index), (5, 5), "it goes on where the other one ended");
+            let expected: Vec<String> = (0..6).map(|token| token.to_string()).collect();
+            assert_eq!(within(all_payloads(&log)).await, expected);
+            assert_eq!(log.info().ledgers.len(), 2, "the ledger that was left, and the one that goes on");
+            (log, sink)
+        });
+    }
+    let opened = within(loads.join_all()).await;
+    let writes = counting.writes.load(Ordering::Relaxed);
+    assert!(writes <= WRITES_PER_LOAD * LOGS, "{writes} metadata writes for {LOGS} loads");
+    drop(opened);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_log_that_is_written_to_gets_its_next_ledger_with_the_opening() {
+    let ledgers = MemoryLedgers::new(3);
+    let entries = |log: &ManagedLedger| log.info().ledgers.iter().map(|ledger| ledger.entries).collect::<Vec<_>>();
+    let (log, sink) = open(&ledgers).await;
+    log.append((0..5).map(request).collect());
+    within(sink.answered(5)).await;
+    let (second, _) = within(open(&ledgers.another())).await;
+    assert_eq!(entries(&second), [5, 0], "its writer crashed a moment ago");
+    // Nobody wrote since, and that owner is gone, too.
+    let late = ledgers.another();
+    let in_a_while = std::time::SystemTime::now() + Duration::from_secs(120);
+    let now_ms = in_a_while.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let (caches, clock) = (CacheSettings::default(), Arc::new(move || now_ms));
+    let logs = ManagedLedgers::with_clock(late.client.clone(), late.metadata.clone(), caches, RegionId(1), clock);
+    let third = within(logs.open(NAME, settings(), Arc::new(RecordingSink::default()))).await.unwrap();
+    assert_eq!(entries(&third), [5]);
+    assert_eq!(third.last_confirmed(), sink.appended_so_far()[4].position);
 }

@@ -6,9 +6,12 @@
 
 use crate::allocate::Sequences;
 use crate::backoff::Backoff;
+use crate::commit::Member;
 use crate::config::TikvConfig;
 use crate::failure::{Failure, Kind};
-use crate::format::{Keys, decode_data};
+use crate::format::Keys;
+use crate::gets::Gets;
+use crate::group::Queue;
 use crate::lanes::Lanes;
 use crate::link::Link;
 use crate::publish::Publisher;
@@ -38,6 +41,10 @@ pub(crate) struct Shared {
     pub(crate) keys: Keys,
     pub(crate) link: Link,
     pub(crate) lanes: Lanes,
+    /// Calls that wait to be written.
+    pub(crate) groups: Mutex<Queue<Member>>,
+    /// Calls that wait to be read.
+    pub(crate) gets: Mutex<Gets>,
     /// Lanes of this process, for as long as their heads may be there.
     pub(crate) own_lanes: Mutex<HashSet<u64>>,
     pub(crate) publisher: Publisher,
@@ -178,26 +185,6 @@ impl Shared {
             })
         };
         self.link.step("a scan", deadline, step).await
-    }
-
-    /// The value of a key.
-    pub(crate) async fn get(&self, key: &str) -> Result<Option<Entry>, MetadataError> {
-        let mut tries = self.tries();
-        let _slot = self.slot(&tries).await?;
-        loop {
-            match self.try_get(key, tries.deadline).await {
-                Ok(entry) => return Ok(entry),
-                Err(step) => self.again(&mut tries, step).await?,
-            }
-        }
-    }
-
-    async fn try_get(&self, key: &str, deadline: Instant) -> Result<Option<Entry>, Step> {
-        let data_key = self.keys.data(key);
-        let (mut snapshot, _) = self.link.snapshot(deadline).await?;
-        let pairs = self.batch_get(&mut View::At(&mut snapshot), vec![data_key.clone()], deadline).await?;
-        let Some((_, record)) = pairs.into_iter().next() else { return Ok(None) };
-        Ok(Some(entry(key, decode_data(&data_key, &record)?)))
     }
 }
 

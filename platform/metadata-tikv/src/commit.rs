@@ -1,9 +1,11 @@
 //! Transactions of the trait: read, decide, write with the log of changes, settle what is not known.
 //!
-//! Role: one call is tried again until it is decided: conflicts and absences are repeated with pauses, an unknown
-//! outcome is settled by reading the lane's head, which is the transaction's first key.
-//! Invariants: K1 to K3; M2 the change, its log entry and the lane's head are one transaction; keys that were only read
-//! are guarded, so that the decision still holds when it is written.
+//! Role: calls that wait together are one transaction ([`crate::group`]), each judged by itself. It is tried again until it
+//! is decided: conflicts and absences are repeated with pauses, an unknown outcome is settled by reading the lane's head,
+//! which is the transaction's first key.
+//! Invariants: K1 to K3; M2 the changes, their log entry and the lane's head are one transaction; keys that were only read
+//! are guarded, so that the decisions still hold when they are written; a call whose conditions do not hold is answered
+//! alone and holds up no other.
 //! Failure: [`MetadataError::Unavailable`] when nothing was written, [`MetadataError::UnknownOutcome`] when the store
 //! went away in between; the outcome is then settled in the background and published.
 //! Must never know: what keys mean.
@@ -12,6 +14,7 @@ use crate::backoff::Backoff;
 use crate::calls::{Shared, Step, View};
 use crate::failure::{Failure, Kind};
 use crate::format::{decode_data, decode_head, decode_session, encode_data, encode_head, encode_mark};
+use crate::group::{Group, touched};
 use crate::lanes::{LaneGuard, LaneWrite};
 use crate::log::encode_entry;
 use meridian_metadata::limits::check_transaction;
@@ -21,7 +24,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tikv_client::{TimestampExt, Transaction};
-use tokio::time::Instant;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 /// Time to settle an outcome after the deadline of the call: longer than the locks of a commit live.
 const SETTLE: Duration = Duration::from_secs(4);
@@ -30,13 +34,38 @@ const MAX_DOUBTS: u64 = 64;
 /// Keys of a session that one transaction deletes.
 const BINDINGS_AT_ONCE: usize = 256;
 
+/// A call that is to be written.
+#[derive(Debug)]
+pub(crate) struct Member {
+    operations: Vec<Operation>,
+    deadline: Instant,
+    answer: oneshot::Sender<Result<Version, MetadataError>>,
+}
+
+impl Member {
+    fn answer(self, answer: Result<Version, MetadataError>) {
+        // An error means that the caller has gone.
+        let _ = self.answer.send(answer);
+    }
+}
+
 /// What a transaction is for.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// The caller's operations.
-    Operations(Vec<Operation>),
+    /// The operations of callers; those that are decided are taken out.
+    Group(Vec<Member>),
     /// The end of a session with its keys; only if it has not been renewed since, when that is given.
     EndSession { session: SessionId, renewals: Option<u64> },
+}
+
+impl Job {
+    /// Calls that wait for it.
+    fn calls(&self) -> u64 {
+        match self {
+            Job::Group(members) => members.len() as u64,
+            Job::EndSession { .. } => 1,
+        }
+    }
 }
 
 /// What was done.
@@ -55,6 +84,25 @@ pub(crate) struct Draft {
     deletes: Vec<Vec<u8>>,
     guards: Vec<Vec<u8>>,
     more: bool,
+}
+
+/// What was found under the keys of a group.
+#[derive(Debug, Default)]
+struct Stored {
+    held: HashMap<String, Result<Held, MetadataError>>,
+    living: BTreeSet<SessionId>,
+}
+
+/// A group that is being written: its keys are free again when this is dropped.
+struct Running {
+    shared: Arc<Shared>,
+    keys: Vec<Box<str>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.groups.lock().end(&self.keys);
+    }
 }
 
 /// A commit whose outcome may not be known.
@@ -77,21 +125,70 @@ enum Tried {
 impl Shared {
     /// [`meridian_metadata::MetadataStore::commit`].
     pub(crate) async fn commit(self: &Arc<Self>, operations: Vec<Operation>) -> Result<Version, MetadataError> {
-        check_transaction(&operations)?;
-        self.write(&Job::Operations(operations)).await.map(|done| done.version)
+        let bytes = check_transaction(&operations)?;
+        let deadline = self.deadline();
+        let (answer, mut answered) = oneshot::channel();
+        let touched = touched(&operations);
+        let entered = self.groups.lock().enter(touched, bytes, Member { operations, deadline, answer });
+        let number = entered.ok_or_else(|| self.unavailable("too many writes wait"))?;
+        self.counters.waiting.add(1);
+        self.start_groups();
+        let closed = || MetadataError::UnknownOutcome("the store was closed".into());
+        if let Ok(answer) = timeout_at(deadline, &mut answered).await {
+            return answer.unwrap_or_else(|_| Err(closed()));
+        }
+        if self.groups.lock().withdraw(number) {
+            self.counters.waiting.sub(1);
+            return Err(self.unavailable("the store is away or too many writes wait"));
+        }
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Begins as many groups as can be written now.
+    fn start_groups(self: &Arc<Self>) {
+        loop {
+            let Some(Group { jobs, keys }) = self.groups.lock().take() else { return };
+            self.counters.waiting.sub(jobs.len() as u64);
+            self.counters.written.add(jobs.len() as u64);
+            let running = Running { shared: self.clone(), keys };
+            tokio::spawn(async move {
+                let shared = running.shared.clone();
+                shared.write_group(jobs).await;
+                drop(running);
+                shared.start_groups();
+            });
+        }
+    }
+
+    /// Writes a group and answers everyone in it.
+    async fn write_group(self: &Arc<Self>, members: Vec<Member>) {
+        let whole = Duration::from_millis(self.config.call_timeout_ms);
+        let earliest = members.iter().map(|member| member.deadline).min();
+        // Whoever waited long for others has some time nevertheless, or nobody would get anything done.
+        let least = Instant::now() + whole / 2;
+        let deadline = earliest.map_or(least, |earliest| earliest.max(least));
+        let mut job = Job::Group(members);
+        let outcome = self.write_until(&mut job, deadline).await.map(|done| done.version);
+        if let Job::Group(members) = job {
+            members.into_iter().for_each(|member| member.answer(outcome.clone()));
+        }
     }
 
     /// Does one job in one transaction.
-    pub(crate) async fn write(self: &Arc<Self>, job: &Job) -> Result<Done, MetadataError> {
-        let deadline = self.deadline();
+    pub(crate) async fn write(self: &Arc<Self>, job: &mut Job) -> Result<Done, MetadataError> {
+        self.write_until(job, self.deadline()).await
+    }
+
+    async fn write_until(self: &Arc<Self>, job: &mut Job, deadline: Instant) -> Result<Done, MetadataError> {
         let started = Instant::now();
         if self.counters.doubts.get() >= MAX_DOUBTS {
             return Err(self.unavailable("too many earlier outcomes are not known yet"));
         }
-        self.counters.waiting.add(1);
+        let calls = job.calls();
+        self.counters.waiting.add(calls);
         let present = self.link.returned(deadline).await;
         let lane = if present { self.lanes.take(deadline).await } else { None };
-        self.counters.waiting.sub(1);
+        self.counters.waiting.sub(calls);
         let mut lane = lane.ok_or_else(|| self.unavailable("the store is away or too many writes wait"))?;
         let outcome = self.write_in(&mut lane, job, deadline).await;
         self.counters.commits.add(started.elapsed());
@@ -101,7 +198,7 @@ impl Shared {
     async fn write_in(
         self: &Arc<Self>,
         lane: &mut LaneGuard<'_>,
-        job: &Job,
+        job: &mut Job,
         deadline: Instant,
     ) -> Result<Done, MetadataError> {
         let mut backoff = Backoff::new();
@@ -127,7 +224,7 @@ impl Shared {
         }
     }
 
-    async fn try_commit(&self, lane: &mut LaneGuard<'_>, job: &Job, deadline: Instant) -> Tried {
+    async fn try_commit(&self, lane: &mut LaneGuard<'_>, job: &mut Job, deadline: Instant) -> Tried {
         let mut transaction = match self.link.begin(deadline).await {
             Ok(transaction) => transaction,
             Err(failure) => return Tried::Again(failure),
@@ -261,46 +358,76 @@ impl Shared {
     async fn draft(
         &self,
         transaction: &mut Transaction,
-        job: &Job,
+        job: &mut Job,
         version: Version,
         deadline: Instant,
     ) -> Result<Draft, Step> {
         match job {
-            Job::Operations(operations) => self.draft_operations(transaction, operations, version, deadline).await,
+            Job::Group(members) => self.draft_group(transaction, members, version, deadline).await,
             Job::EndSession { session, renewals } => self.draft_end(transaction, *session, *renewals, deadline).await,
         }
     }
 
-    async fn draft_operations(
+    /// Judges every call of a group by what is stored; those whose conditions do not hold are answered and taken out.
+    async fn draft_group(
         &self,
         transaction: &mut Transaction,
-        operations: &[Operation],
+        members: &mut Vec<Member>,
         version: Version,
         deadline: Instant,
     ) -> Result<Draft, Step> {
-        let sessions: BTreeSet<SessionId> = operations.iter().filter_map(session_of).collect();
-        let session_keys: Vec<_> = sessions.iter().map(|session| self.keys.session(*session)).collect();
-        let keys = operations.iter().map(|operation| self.keys.data(key_of(operation)));
-        let wanted: Vec<_> = keys.chain(session_keys.iter().cloned()).collect();
-        let mut held: HashMap<String, Held> = HashMap::new();
-        let mut living: BTreeSet<SessionId> = BTreeSet::new();
-        for (key, record) in self.batch_get(&mut View::Of(transaction), wanted, deadline).await? {
-            if let Some(session) = self.keys.session_of(&key).filter(|session| sessions.contains(session)) {
-                decode_session(&key, &record)?;
-                living.insert(session);
-            } else {
-                let name = self.keys.key_of_data(&key)?.to_owned();
-                held.insert(name, decode_data(&key, &record)?.0);
+        let stored = self.stored(transaction, members, deadline).await?;
+        let lookup = |key: &str| stored.held.get(key).cloned().transpose();
+        let (mut changes, mut guards) = (Vec::new(), BTreeSet::new());
+        for member in std::mem::take(members) {
+            match plan(member.operations.clone(), lookup, |session| stored.living.contains(&session)) {
+                Ok(more) => {
+                    guards.extend(self.guards(&member.operations, &more));
+                    changes.extend(more);
+                    members.push(member);
+                }
+                Err(error) => member.answer(Err(error)),
             }
         }
-        let lookup = |key: &str| Ok(held.get(key).copied());
-        let changes = plan(operations.to_vec(), lookup, |session| living.contains(&session))?;
         let mut draft = self.draft_changes(changes, version);
-        draft.guards = session_keys;
-        let changed: BTreeSet<&str> = draft.changes.iter().map(|change| change.key.as_str()).collect();
-        let only_read = |operation: &&Operation| !changed.contains(key_of(operation)) && depends(operation);
-        draft.guards.extend(operations.iter().filter(only_read).map(|operation| self.keys.data(key_of(operation))));
+        draft.guards = guards.into_iter().collect();
         Ok(draft)
+    }
+
+    /// What is stored under the keys of a group, and which of its sessions live.
+    async fn stored(
+        &self,
+        transaction: &mut Transaction,
+        members: &[Member],
+        deadline: Instant,
+    ) -> Result<Stored, Step> {
+        let operations = || members.iter().flat_map(|member| &member.operations);
+        let sessions: BTreeSet<SessionId> = operations().filter_map(session_of).collect();
+        let keys: BTreeSet<Vec<u8>> = operations().map(|operation| self.keys.data(key_of(operation))).collect();
+        let wanted = keys.into_iter().chain(sessions.iter().map(|session| self.keys.session(*session))).collect();
+        let mut stored = Stored::default();
+        for (key, record) in self.batch_get(&mut View::Of(transaction), wanted, deadline).await? {
+            if let Some(session) = self.keys.session_of(&key).filter(|session| sessions.contains(session)) {
+                match decode_session(&key, &record) {
+                    Ok(_) => {
+                        stored.living.insert(session);
+                    }
+                    Err(error) => tracing::error!(%error, "a session can't be read and counts as ended"),
+                }
+            } else {
+                let name = self.keys.key_of_data(&key)?.to_owned();
+                stored.held.insert(name, decode_data(&key, &record).map(|(held, _)| held));
+            }
+        }
+        Ok(stored)
+    }
+
+    /// The keys that a call was judged by and does not write.
+    fn guards(&self, operations: &[Operation], changes: &[Change]) -> Vec<Vec<u8>> {
+        let changed: BTreeSet<&str> = changes.iter().map(|change| change.key.as_str()).collect();
+        let only_read = |operation: &&Operation| !changed.contains(key_of(operation)) && depends(operation);
+        let read = operations.iter().filter(only_read).map(|operation| self.keys.data(key_of(operation)));
+        read.chain(operations.iter().filter_map(session_of).map(|session| self.keys.session(session))).collect()
     }
 
     /// The keys and bindings that changes write.

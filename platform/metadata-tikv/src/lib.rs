@@ -3,7 +3,7 @@
 //! Role: the trait of `meridian-metadata` over optimistic transactions. Every process holds its own [`TikvStore`]; all of
 //! them share keys, sequences and sessions, and see each other's changes by polling a log of changes.
 //! Invariants: M1 to M6 of the trait, and besides: K1 a version is the start time stamp of the transaction that wrote
-//! it, so it is unique in the cluster and names its writer; K2 the log of changes is written in the transaction of the
+//! it, so it is unique in the cluster for each key and names its writer; K2 the log of changes is written in the transaction of the
 //! change; K3 an outcome that is not known is settled by reading back the lane's head, which only one transaction at a
 //! time writes; K4 every call to TiKV has a deadline, connecting included; K5 a session ends only by a transaction that
 //! deletes it, so nothing that is guarded by it can be written after.
@@ -24,7 +24,8 @@ mod failure;
 mod follow;
 mod format;
 mod garbage;
-
+mod gets;
+mod group;
 mod lanes;
 mod link;
 mod log;

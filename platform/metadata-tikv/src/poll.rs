@@ -21,6 +21,8 @@ use tokio::time::Instant;
 
 /// Pause between probes while the store is away.
 const PROBE_PAUSE: Duration = Duration::from_millis(500);
+/// Pause before the look that sees what another process did about a session that has ended.
+const SOON: Duration = Duration::from_millis(20);
 /// No change older than this before a look can come after it.
 const SETTLED_MS: u64 = 60_000;
 /// Bits of a time stamp below its milliseconds.
@@ -49,6 +51,10 @@ pub(crate) struct Poller {
     reaper: Reaper,
     started: Instant,
     garbage: crate::garbage::Collector,
+    /// The next look is of use so soon: a session ends then.
+    due: Option<Duration>,
+    /// The last look asked for one that comes at once.
+    hurried: bool,
 }
 
 type Transactions = Vec<(Version, Vec<WatchEvent>)>;
@@ -143,6 +149,8 @@ impl Poller {
             reaper: Reaper::default(),
             started: Instant::now(),
             garbage: crate::garbage::Collector::default(),
+            due: None,
+            hurried: false,
         }
     }
 
@@ -175,6 +183,16 @@ impl Poller {
     async fn reap(&mut self, shared: &Arc<Shared>, picture: &Picture) {
         let local_ms = self.started.elapsed().as_millis() as u64;
         let due = self.reaper.look(&picture.sessions, picture.now_ms, local_ms);
+        let ends_in_ms = picture.sessions.iter().filter_map(|(_, session)| {
+            // One that is over is seen to at the usual looks.
+            session.expires_at_ms.checked_sub(picture.now_ms).map(|left_ms| left_ms + 1)
+        });
+        // Once: one that can't be ended is tried again at the usual looks.
+        self.hurried = !due.is_empty() && !self.hurried;
+        self.due = match self.hurried {
+            true => Some(SOON),
+            false => ends_in_ms.min().map(|left_ms| SOON.max(Duration::from_millis(left_ms))),
+        };
         let mut ending = tokio::task::JoinSet::new();
         // Many processes see the same end: a few of them, drawn by lot, try first.
         let chance = REAPERS / picture.sessions.len().max(1) as f64;
@@ -257,6 +275,7 @@ pub(crate) async fn run(shared: Weak<Shared>, mut poller: Poller, interval: Dura
         let pause = if shared.link.is_away() { PROBE_PAUSE } else { interval };
         let jitter = rand::random_range(0..=pause.as_millis() as u64 / 10);
         let pause = pause - Duration::from_millis(jitter);
+        let pause = poller.due.take().map_or(pause, |due| due.min(pause));
         drop(tokio::time::timeout(pause, shared.look_now.notified()).await);
     }
 }

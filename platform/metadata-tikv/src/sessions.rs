@@ -90,15 +90,15 @@ impl Shared {
 
     /// Ends a session and deletes its keys, in as many transactions as they need; the last one deletes the session.
     pub(crate) async fn close_session(self: &Arc<Self>, session: SessionId) -> Result<(), MetadataError> {
-        let job = Job::EndSession { session, renewals: None };
-        while self.write(&job).await?.more {}
+        let mut job = Job::EndSession { session, renewals: None };
+        while self.write(&mut job).await?.more {}
         Ok(())
     }
 
     /// Ends a session that was not renewed in time, unless it was meanwhile.
     pub(crate) async fn reap(self: &Arc<Self>, due: Due) -> Result<(), MetadataError> {
-        let job = Job::EndSession { session: due.session, renewals: Some(due.renewals) };
-        while self.write(&job).await?.more {}
+        let mut job = Job::EndSession { session: due.session, renewals: Some(due.renewals) };
+        while self.write(&mut job).await?.more {}
         self.counters.reaped_sessions.add(1);
         tracing::info!(session = due.session.0, "a session that was not renewed has ended");
         Ok(())

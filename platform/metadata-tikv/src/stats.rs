@@ -44,6 +44,8 @@ pub struct TikvStats {
     pub timestamps: LatencyMs,
     /// Time of a commit, settling included.
     pub commits: LatencyMs,
+    /// Calls that these transactions carried: those that wait together share one.
+    pub written: u64,
     /// Looks for changes of other processes.
     pub polls: u64,
     /// Time since the last one that succeeded.
@@ -82,6 +84,7 @@ const FIGURES: &[(&str, &str, Read)] = &[
     ("tikv_commits_total", "Transactions of the log of changes.", |s| s.commits.count as f64),
     ("tikv_commit_seconds_total", "Time spent in them.", |s| s.commits.sum_ms as f64 / 1e3),
     ("tikv_commit_max_seconds", "Longest of them.", |s| s.commits.max_ms as f64 / 1e3),
+    ("tikv_written_calls_total", "Calls that these transactions carried.", |s| s.written as f64),
     ("tikv_polls_total", "Looks for changes of other processes.", |s| s.polls as f64),
     ("tikv_poll_lag_seconds", "Time since the last one that succeeded.", |s| s.poll_lag_ms as f64 / 1e3),
     ("tikv_change_lag_seconds", "Age of the oldest change of the last one.", |s| s.change_lag_ms as f64 / 1e3),
@@ -159,6 +162,7 @@ pub(crate) struct Counters {
     pub(crate) reconnects: Counter,
     pub(crate) timestamps: Latency,
     pub(crate) commits: Latency,
+    pub(crate) written: Counter,
     pub(crate) polls: Counter,
     pub(crate) change_lag_ms: Counter,
     pub(crate) rescans: Counter,
@@ -182,6 +186,7 @@ impl Counters {
             reconnects: self.reconnects.get(),
             timestamps: self.timestamps.read(),
             commits: self.commits.read(),
+            written: self.written.get(),
             polls: self.polls.get(),
             poll_lag_ms,
             change_lag_ms: self.change_lag_ms.get(),

@@ -118,6 +118,8 @@ async fn open(config: TikvConfig) -> Result<Arc<Shared>, MetadataError> {
         config,
         link,
         lanes: Lanes::new(),
+        groups: Default::default(),
+        gets: Default::default(),
         own_lanes: Mutex::new(HashSet::new()),
         // Only for as long as nobody can watch; the picture below sets where it begins.
         publisher: Publisher::new(WatchHub::new(Version(0))),

@@ -97,6 +97,10 @@ pub trait Host: Send + Sync {
     fn loads(&self) -> Vec<TopicLoad>;
     /// Whether peers that were asked reach the metadata store.
     fn ask_peers(&self, peers: Vec<Arc<BrokerRecord>>) -> BoxFuture<'_, crate::lease::Evidence>;
+    /// Whether a broker takes connections. Given up by the caller when it takes long.
+    fn reaches(&self, _broker: Arc<BrokerRecord>) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
 }
 
 /// Who owns which bundle.

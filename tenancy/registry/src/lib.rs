@@ -17,6 +17,7 @@ mod bootstrap;
 mod cache;
 mod declared;
 mod keys;
+mod learn;
 mod merge;
 mod namespaces;
 mod record;

@@ -7,6 +7,7 @@
 use crate::RegistryError;
 use crate::cache::{Cache, Meaning};
 use crate::keys::{Key, PREFIX};
+use crate::learn::Reads;
 use crate::shared::{Sharing, SharingSettings};
 use arc_swap::ArcSwap;
 use meridian_metadata::{SharedStore, Version, Watch, WatchEvent};
@@ -51,6 +52,7 @@ pub struct Registry {
     pub(crate) store: SharedStore,
     pub(crate) cache: RwLock<Cache>,
     pub(crate) sharing: Sharing,
+    pub(crate) reads: Reads,
     defaults: ArcSwap<BrokerDefaults>,
     changes: broadcast::Sender<Changed>,
     /// The version up to which the cache holds the store.
@@ -85,6 +87,7 @@ impl Registry {
             store,
             cache: RwLock::new(cache),
             sharing,
+            reads: Reads::default(),
             defaults: ArcSwap::from_pointee(defaults),
             changes: broadcast::Sender::new(CHANGES_QUEUED),
             applied: watch::Sender::new(version),
@@ -191,6 +194,11 @@ impl Registry {
     /// Waits until the cache does not hold a key any more (R2).
     pub(crate) async fn visibly_gone(&self, key: &Key) -> Result<(), RegistryError> {
         self.applied_until(|_| !self.cache.read().holds(key)).await
+    }
+
+    /// Waits until the cache holds a key.
+    pub(crate) async fn visibly_there(&self, key: &Key) -> Result<(), RegistryError> {
+        self.applied_until(|_| self.cache.read().holds(key)).await
     }
 
     async fn applied_until(&self, holds: impl FnMut(&Version) -> bool) -> Result<(), RegistryError> {

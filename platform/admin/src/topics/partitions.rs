@@ -92,6 +92,7 @@ async fn create(State(state): Given, call: Call) -> Answer {
 async fn grow(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
     let wanted = wanted(&call, 0)?.partitions;
+    state.registry().learn_partitioned(&topic).await?;
     let before = state.registry().partitions(&topic);
     let before = before.ok_or_else(|| AdminError::conflict(format!("Topic {topic} is not the partitioned topic.")))?;
     if wanted < before {
@@ -105,7 +106,7 @@ async fn grow(State(state): Given, call: Call) -> Answer {
 
 async fn delete(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
-    if state.registry().partitions(&topic).is_none() {
+    if !state.registry().learn_partitioned(&topic).await? {
         state.require_topic(&topic).await.map_err(|_| AdminError::not_found(format!("Topic {topic} not found.")))?;
         return Err(AdminError::conflict(format!(
             "{topic} is a non-partitioned topic. Instead of calling delete-partitioned-topic please call delete."

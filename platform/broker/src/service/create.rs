@@ -37,11 +37,14 @@ impl BrokerService {
 
     /// Checks that a topic may be loaded; true = it exists already.
     pub(super) async fn admit_topic(&self, name: &TopicName, create: Create) -> Result<bool, BrokerError> {
-        self.check_namespace(name)?;
-        if self.registry.partitioned_topic(name).is_some() {
-            return Err(BrokerError::NotAllowed(format!("{name} is a partitioned topic; its partitions are topics")));
+        self.check_namespace(name).await?;
+        if self.is_there(name).await? {
+            return Ok(true);
         }
-        if self.topic_exists(name).await? {
+        // Another broker may have made it a moment ago.
+        let base = name.base();
+        let news = self.registry.partitions(&base).is_none() && self.registry.learn_partitioned(&base).await?;
+        if news && self.is_there(name).await? {
             return Ok(true);
         }
         if let Some(partition) = name.partition() {
@@ -61,6 +64,14 @@ impl BrokerService {
         }
         self.check_topic_count(name, 1).await?;
         Ok(false)
+    }
+
+    /// Whether the topic exists, and is none whose partitions are topics.
+    async fn is_there(&self, name: &TopicName) -> Result<bool, BrokerError> {
+        if self.registry.partitioned_topic(name).is_some() {
+            return Err(BrokerError::NotAllowed(format!("{name} is a partitioned topic; its partitions are topics")));
+        }
+        self.topic_exists(name).await
     }
 
     /// Whether clients may create this topic by using it.
@@ -95,12 +106,16 @@ impl BrokerService {
     /// # Errors
     /// [`BrokerError::TopicNotFound`] if it does not exist and may not be created, or what storage says.
     pub async fn partitions_or_create(self: &Arc<Self>, name: &TopicName, create: bool) -> Result<u32, BrokerError> {
-        self.check_namespace(name)?;
+        self.check_namespace(name).await?;
         if let Some(count) = self.registry.partitions(name) {
             return Ok(count);
         }
         if self.topic_exists(name).await? {
             return Ok(0);
+        }
+        // Another broker may have made it a moment ago.
+        if self.registry.learn_partitioned(name).await? {
+            return Ok(self.registry.partitions(name).unwrap_or(0));
         }
         if !(create && self.may_create_topic(name)) {
             return Err(BrokerError::TopicNotFound(String::new()));

@@ -274,4 +274,14 @@ impl Host for BrokerService {
             Evidence::of(count, &answers)
         })
     }
+
+    fn reaches(&self, broker: Arc<BrokerRecord>) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            let binary =
+                broker.listener(None).and_then(|one| one.broker_url.as_deref().or(one.broker_url_tls.as_deref()));
+            let url = broker.web_url.as_deref().or(broker.web_url_tls.as_deref()).or(binary);
+            let Some(address) = url.map(|url| url.split_once("://").map_or(url, |(_, rest)| rest)) else { return true };
+            tokio::net::TcpStream::connect(address.trim_end_matches('/')).await.is_ok()
+        })
+    }
 }

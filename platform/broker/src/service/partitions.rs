@@ -49,7 +49,7 @@ impl BrokerService {
     ) -> Result<(), BrokerError> {
         self.check_partition_count(count)?;
         self.check_partition_quota(name, count)?;
-        self.check_namespace(name)?;
+        self.check_namespace(name).await?;
         if name.partition().is_some() {
             return Err(BrokerError::InvalidValue(format!("{name} is named like a partition")));
         }
@@ -179,7 +179,7 @@ impl BrokerService {
     /// [`BrokerError::NamespaceNotFound`], [`BrokerError::NotAllowed`] if it is not empty, or what registry and topics
     /// say; a repetition continues.
     pub async fn delete_namespace(self: &Arc<Self>, namespace: &NamespaceName, force: bool) -> Result<(), BrokerError> {
-        self.require_namespace(namespace)?;
+        self.require_namespace(namespace).await?;
         let topics = self.list_topics(namespace, ListDomain::All).await?;
         if !force && topics.iter().any(|topic| !is_system_topic(topic)) {
             return Err(BrokerError::NotAllowed("Cannot delete non empty namespace".to_owned()));

@@ -16,24 +16,27 @@ const MINUTE_MS: u64 = 60_000;
 const MEBIBYTE: u64 = 1 << 20;
 
 impl BrokerService {
-    /// Whether the namespace exists.
+    /// Whether the namespace exists; one that is not known here is asked for at the store.
     ///
     /// # Errors
-    /// [`BrokerError::NamespaceNotFound`].
-    pub fn require_namespace(&self, namespace: &NamespaceName) -> Result<(), BrokerError> {
-        match self.registry.namespace(namespace) {
-            Some(_) => Ok(()),
-            None => Err(BrokerError::NamespaceNotFound(format!("Namespace {namespace} does not exist"))),
+    /// [`BrokerError::NamespaceNotFound`], or that the store does not say.
+    pub async fn require_namespace(&self, namespace: &NamespaceName) -> Result<(), BrokerError> {
+        match self.registry.learn_namespace(namespace).await? {
+            true => Ok(()),
+            false => Err(BrokerError::NamespaceNotFound(format!("Namespace {namespace} does not exist"))),
         }
     }
 
     /// Whether the topic's tenant and namespace exist.
     ///
     /// # Errors
-    /// [`BrokerError::NamespaceNotFound`].
-    pub fn check_namespace(&self, topic: &TopicName) -> Result<(), BrokerError> {
-        self.require_namespace(&topic.namespace()).map_err(|_| {
-            BrokerError::NamespaceNotFound(format!("Tenant or namespace or topic does not exist: {topic}"))
+    /// As [`BrokerService::require_namespace`].
+    pub async fn check_namespace(&self, topic: &TopicName) -> Result<(), BrokerError> {
+        self.require_namespace(&topic.namespace()).await.map_err(|error| match error {
+            BrokerError::NamespaceNotFound(_) => {
+                BrokerError::NamespaceNotFound(format!("Tenant or namespace or topic does not exist: {topic}"))
+            }
+            error => error,
         })
     }
 

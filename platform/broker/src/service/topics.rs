@@ -54,6 +54,8 @@ impl BrokerService {
         if let Some(handle) = self.topics.loaded(name) {
             return Ok(handle);
         }
+        // Its bundle is found by its namespace.
+        self.check_namespace(name).await?;
         self.require_served(name).await?;
         let limit = Duration::from_secs(self.config.topic_load_timeout_s);
         timeout(limit, self.load_or_wait(name, create)).await.unwrap_or_else(|_| {

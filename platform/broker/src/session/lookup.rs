@@ -34,7 +34,7 @@ impl Session {
     async fn answer_lookup(&self, request: &CommandLookupTopic) -> Result<CommandLookupTopicResponse, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         let _permit = self.service.lookup_permit()?;
-        self.service.check_namespace(&topic)?;
+        self.service.check_namespace(&topic).await?;
         self.service.access().check(&self.principal(), Wish::Lookup(&topic))?;
         let listener = request.advertised_listener_name.as_deref().filter(|name| !name.is_empty());
         let listener = listener.or(self.listener.as_deref());
@@ -81,7 +81,7 @@ impl Session {
     async fn answer_partitions(&self, request: &CommandPartitionedTopicMetadata) -> Result<u32, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         let _permit = self.service.lookup_permit()?;
-        self.service.check_namespace(&topic)?;
+        self.service.check_namespace(&topic).await?;
         self.service.access().check(&self.principal(), Wish::Lookup(&topic))?;
         self.service.partitions_or_create(&topic, request.metadata_auto_creation_enabled()).await
     }

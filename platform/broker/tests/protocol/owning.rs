@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
 
 /// Long enough that a machine that is busy with other tests loses no lease.
 const TTL_MS: u64 = 4_000;
@@ -29,6 +30,8 @@ struct Node {
     ownership: Arc<RegionOwnership>,
     address: SocketAddr,
     url: String,
+    /// Takes connections until it is aborted.
+    listens: AbortHandle,
 }
 
 impl Node {
@@ -59,8 +62,8 @@ impl Node {
         let parts = BrokerParts { config, store, registry, factory, access, linker: None };
         let service = BrokerService::with_ownership(parts, ownership.clone()).await.unwrap();
         service.start();
-        tokio::spawn(listener.run(service.clone()));
-        let node = Self { service, ownership, address, url };
+        let listens = tokio::spawn(listener.run(service.clone())).abort_handle();
+        let node = Self { service, ownership, address, url, listens };
         node.until("the lease is in force", |node| node.ownership.in_force() && node.ownership.leader().is_some())
             .await;
         node
@@ -249,6 +252,34 @@ async fn bundles_of_a_broker_that_has_gone_are_taken_and_its_late_writes_are_ref
         }
     }
     assert_eq!(entries(other, topic).await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_a_broker_that_has_died_waits_for_the_next_owner() {
+    let storage = TestRegion::default();
+    let (one, two) = two(&storage).await;
+    let placed = placed(&one, &two, 1).await;
+    let (topic, owner, other) = &placed[0];
+    owner.listens.abort();
+    while TcpStream::connect(owner.address).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    owner.ownership.stop();
+    let mut client = other.connect().await;
+    let (begun, mut sent_there) = (Instant::now(), 0);
+    loop {
+        let (connect, url, _) = lookup(&mut client, topic, None).await;
+        if connect {
+            break assert_eq!(url, other.url);
+        }
+        // The first one asks a broker of which nothing is known yet.
+        sent_there += 1;
+        assert!(sent_there <= 3, "sent {sent_there} times to a broker that is not there");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(begun.elapsed() < Duration::from_millis(2 * TTL_MS), "{:?}", begun.elapsed());
+    client.producer(1, topic).await;
+    publish(&mut client, 1, 0..3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,8 @@ use super::append::{Chore, Current, Order, Retiring, WriterSink};
 use super::flight::Settled;
 use super::meta::Meta;
 use super::{ManagedLedger, body_of};
-use crate::api::LogError;
-use crate::records::LedgerRecord;
+use crate::api::{LogError, LogSettings};
+use crate::records::{HeadRecord, LedgerRecord};
 use meridian_ledger::{LedgerError, LedgerOptions, LedgerReader, LedgerWriter};
 use meridian_types::{Classify, EntryId, ErrorClass, LedgerId};
 use std::collections::BTreeMap;
@@ -78,25 +78,35 @@ impl ManagedLedger {
         }
         let last_id = meta.ledgers().last().map_or(LedgerId(-1), |ledger| LedgerId(ledger.ledger_id));
         let floor = last_id.max(self.view.lock().layout.last_confirmed().ledger_id);
-        let writer = self.create_above(floor).await?;
-        let created_ms = self.shared.now_ms();
-        let mut head = meta.head.clone();
-        head.ledgers.reserve_exact(1);
-        head.ledgers.push(LedgerRecord::open(writer.id(), created_ms));
-        if let Err(error) = self.commit_head(&mut meta, head, Vec::new()).await {
-            // Not listed (or listed and then found empty by the next owner): either way nobody needs it.
-            if error.class() != ErrorClass::Retry {
-                let _ = self.shared.ledgers.delete(writer.id()).await;
+        self.shared.ledgers.ids_above(floor).await?;
+        let (created_ms, sink) = (self.shared.now_ms(), Arc::new(WriterSink(self.me.clone())));
+        let prepared = self.shared.ledgers.prepare(self.ledger_options("data")).await?;
+        let writer = match prepared.filter(|prepared| prepared.id > floor) {
+            // Creation and listing are one write.
+            Some(prepared) => {
+                let head = with_ledger(&meta.head, prepared.id, created_ms);
+                self.commit_head(&mut meta, head, prepared.operations).await?;
+                (prepared.start)(meta.version, sink)
             }
-            return Err(error);
-        }
+            None => {
+                let writer = self.create_above(floor).await?;
+                let head = with_ledger(&meta.head, writer.id(), created_ms);
+                if let Err(error) = self.commit_head(&mut meta, head, Vec::new()).await {
+                    // Not listed (or listed and then found empty by the next owner): either way nobody needs it.
+                    if error.class() != ErrorClass::Retry {
+                        let _ = self.shared.ledgers.delete(writer.id()).await;
+                    }
+                    return Err(error);
+                }
+                writer
+            }
+        };
         self.view.lock().layout.add(writer.id(), created_ms);
         Ok((writer, created_ms))
     }
 
     /// A new ledger whose id is above all of the log's (positions ascend).
     async fn create_above(self: &Arc<Self>, floor: LedgerId) -> Result<Arc<dyn LedgerWriter>, LogError> {
-        self.shared.ledgers.ids_above(floor).await?;
         for _ in 0..ID_ATTEMPTS {
             let options = self.ledger_options("data");
             let sink = Arc::new(WriterSink(self.me.clone()));
@@ -113,15 +123,7 @@ impl ManagedLedger {
     /// How new ledgers of this log are laid out.
     pub(crate) fn ledger_options(&self, kind: &str) -> LedgerOptions {
         let settings = self.order.lock().settings.clone();
-        LedgerOptions {
-            ensemble_size: settings.ensemble_size,
-            write_quorum: settings.write_quorum,
-            ack_quorum: settings.ack_quorum,
-            properties: BTreeMap::from([
-                ("log".to_owned(), self.name.to_string()),
-                ("kind".to_owned(), kind.to_owned()),
-            ]),
-        }
+        ledger_options(&settings, &self.name, kind)
     }
 
     fn install(&self, writer: Arc<dyn LedgerWriter>, created_ms: u64) {
@@ -403,6 +405,23 @@ impl ManagedLedger {
         let current = order.current.take_if(|current| any || current.next_entry > EntryId(0))?;
         Some(Retiring { current, end_index })
     }
+}
+
+/// How ledgers of a log are laid out.
+pub(crate) fn ledger_options(settings: &LogSettings, log: &str, kind: &str) -> LedgerOptions {
+    LedgerOptions {
+        ensemble_size: settings.ensemble_size,
+        write_quorum: settings.write_quorum,
+        ack_quorum: settings.ack_quorum,
+        properties: BTreeMap::from([("log".to_owned(), log.to_owned()), ("kind".to_owned(), kind.to_owned())]),
+    }
+}
+
+fn with_ledger(head: &HeadRecord, id: LedgerId, created_ms: u64) -> HeadRecord {
+    let mut head = head.clone();
+    head.ledgers.reserve_exact(1);
+    head.ledgers.push(LedgerRecord::open(id, created_ms));
+    head
 }
 
 /// The index after the last message of an entry.

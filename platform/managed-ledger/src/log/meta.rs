@@ -45,7 +45,8 @@ pub(crate) fn cut_segments(head: &mut HeadRecord) -> Vec<Segment> {
 }
 
 impl ManagedLedger {
-    /// Writes an edited head (with ledgers closed since) and `extra` in one transaction.
+    /// Writes an edited head (with ledgers closed since) and `extra` in one transaction. A conflict on a key that is none
+    /// of the log's is the caller's.
     pub(crate) async fn commit_head(
         &self,
         meta: &mut Meta,
@@ -63,7 +64,9 @@ impl ManagedLedger {
         let version = match self.shared.metadata.commit(extra).await {
             Ok(version) => version,
             Err(MetadataError::UnknownOutcome(why)) => self.read_back(&head, why).await?,
-            Err(MetadataError::Conflict { key, .. }) => return Err(self.lost(&key)),
+            Err(MetadataError::Conflict { key, .. }) if key.starts_with(&keys::log(&self.name)) => {
+                return Err(self.lost(&key));
+            }
             Err(error) => return Err(error.into()),
         };
         meta.head = head;

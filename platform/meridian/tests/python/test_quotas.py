@@ -335,8 +335,6 @@ def test_a_rate_binds_over_three_brokers_and_a_crash_mints_no_budget(tmp_path):
         assert put("/admin/v2/tenants/wide", {"allowedClusters": ["west"]}).status_code == 204
         assert put("/admin/v2/namespaces/wide/n", {"bundles": {"numBundles": 12}}).status_code == 204
         assert put(f"{QUOTAS}/tenants/wide", {"publishMessagesPerSecond": 300, "producers": 20}).status_code == 204
-        for broker in cluster.brokers:
-            wait_until(lambda: requests.get(f"{broker.web}/admin/v2/namespaces/wide", timeout=20).text == '["wide/n"]', 20, "the namespace")
         client = cluster.client()
         producers = [client.create_producer(f"persistent://wide/n/t{number}", batching_enabled=False, max_pending_messages=20,
                                             block_if_queue_full=True) for number in range(12)]

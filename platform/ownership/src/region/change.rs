@@ -45,6 +45,22 @@ enum Tried<T> {
     Again,
 }
 
+/// Bundles that are given away together.
+#[derive(Default)]
+struct Gifts {
+    operations: Vec<Operation>,
+    /// Those that somebody asked for.
+    wanted: u64,
+    /// Those that brokers left behind.
+    orphans: u64,
+}
+
+impl Gifts {
+    fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+}
+
 impl RegionOwnership {
     fn record_for(&self, to: &BrokerRecord, epoch: u64, from: Option<String>) -> OwnerRecord {
         OwnerRecord { broker: to.id.clone(), incarnation: to.incarnation, epoch, from, since_ms: wall_ms() }
@@ -85,24 +101,69 @@ impl RegionOwnership {
         if self.in_force() && self.known.load(Ordering::Acquire) { Ok(()) } else { Err(not_in_force()) }
     }
 
-    /// Gives a bundle of nobody to somebody; answers who has it.
+    /// Gives a bundle of nobody to somebody; answers who has it. Bundles that are asked for at the same time, and those of
+    /// brokers that have gone, are given with it.
     pub(super) async fn assign(&self, bundle: &BundleId) -> Result<Arc<BrokerRecord>, OwnershipError> {
         for attempt in 0..ATTEMPTS {
+            self.wanted.lock().insert(bundle.clone());
+            let giving = self.giving.lock().await;
             if let Holder::Held { broker, .. } = self.table.read().holder(bundle) {
+                self.wanted.lock().remove(bundle);
                 return Ok(broker.record);
             }
             self.require_force()?;
-            let Some(operations) = self.assignment(bundle, &mut BTreeSet::new())? else {
+            let given = self.gifts(bundle)?;
+            if given.is_empty() {
+                drop(giving);
                 self.refresh(&self.keys_of(bundle)).await?;
                 sleep(PAUSE * attempt).await;
                 continue;
-            };
-            match self.commit(operations).await? {
-                Tried::Done(_) => self.stats.count_assigned("lookup", 1),
-                Tried::Again => sleep(PAUSE * attempt).await,
+            }
+            match self.commit(given.operations).await? {
+                Tried::Done(_) => {
+                    self.stats.count_assigned("lookup", given.wanted);
+                    if given.orphans > 0 {
+                        self.stats.count_assigned("broker_lost", given.orphans);
+                    }
+                }
+                Tried::Again => {
+                    drop(giving);
+                    sleep(PAUSE * attempt).await;
+                }
             }
         }
         Err(OwnershipError::NotReady(format!("{bundle}: others change its owner at the same time")))
+    }
+
+    /// What is given in one transaction: this bundle, others that are asked for, and those that brokers left behind.
+    fn gifts(&self, bundle: &BundleId) -> Result<Gifts, OwnershipError> {
+        let mut gifts = Gifts::default();
+        let mut checked = BTreeSet::new();
+        let Some(first) = self.assignment(bundle, &mut checked)? else { return Ok(gifts) };
+        gifts.operations.extend(first);
+        gifts.wanted = 1;
+        let wanted = std::mem::take(&mut *self.wanted.lock());
+        let orphans = {
+            let table = self.table.read();
+            let is_orphan = matches!(table.holder(bundle), Holder::Free(Some(_)));
+            if is_orphan { table.orphans() } else { Vec::new() }
+        };
+        let orphans = orphans.into_iter().map(|(orphan, _)| orphan);
+        let mut seen = BTreeSet::from([bundle.clone()]);
+        let others = wanted.into_iter().map(|other| (other, true)).chain(orphans.map(|orphan| (orphan, false)));
+        for (other, is_wanted) in others {
+            if gifts.wanted + gifts.orphans >= self.config.rescue_batch.max(1) as u64 {
+                break;
+            }
+            // What can't be given now is said to whoever asks for it.
+            if seen.insert(other.clone())
+                && let Ok(Some(more)) = self.assignment(&other, &mut checked)
+            {
+                gifts.operations.extend(more);
+                *(if is_wanted { &mut gifts.wanted } else { &mut gifts.orphans }) += 1;
+            }
+        }
+        Ok(gifts)
     }
 
     /// The operations that give a bundle of nobody to somebody; `None` if it has an owner after all. Keys in `checked` are
@@ -149,6 +210,7 @@ impl RegionOwnership {
         self.require_force()?;
         let orphans: Vec<BundleId> = self.table.read().orphans().into_iter().map(|(bundle, _)| bundle).collect();
         for batch in orphans.chunks(self.config.rescue_batch.max(1)) {
+            let giving = self.giving.lock().await;
             let (mut operations, mut checked) = (Vec::new(), BTreeSet::new());
             for bundle in batch {
                 match self.assignment(bundle, &mut checked) {
@@ -168,6 +230,7 @@ impl RegionOwnership {
                 }
                 // Lookups were quicker for some of them: one by one, or at the next look.
                 Tried::Again => {
+                    drop(giving);
                     for bundle in batch {
                         let _ = self.assign(bundle).await;
                     }

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// A whole reading may take as long as so many calls.
@@ -77,20 +78,29 @@ impl RegionOwnership {
         Ok(watches)
     }
 
-    /// Reads single keys anew, past the watch.
+    /// Reads single keys anew, past the watch, all at once.
     pub(super) async fn refresh(&self, keys: &[String]) -> Result<(), MetadataError> {
+        let limit = Duration::from_millis(self.config.call_limit_ms);
+        let mut reads = JoinSet::new();
         for key in keys {
-            let known = self.table.read().version(key);
-            let limit = Duration::from_millis(self.config.call_limit_ms);
-            let found = timeout(limit, self.store.get(key)).await.unwrap_or_else(|_| Err(silent(key)))?;
-            match (found, known) {
-                (Some(entry), _) => self.apply_put(&entry.key, &entry.value, entry.version),
+            let (store, key, known) = (self.store.clone(), key.clone(), self.table.read().version(key));
+            reads.spawn(async move {
+                let found = timeout(limit, store.get(&key)).await.unwrap_or_else(|_| Err(silent(&key)));
+                (key, known, found)
+            });
+        }
+        let mut outcome = Ok(());
+        while let Some(read) = reads.join_next().await {
+            match read {
+                Ok((_, _, Ok(Some(entry)))) => self.apply_put(&entry.key, &entry.value, entry.version),
                 // It was deleted after the version that is known, whenever: a later record has a higher one still.
-                (None, Some(known)) => self.apply_delete(key, Version(known.0 + 1)),
-                (None, None) => {}
+                Ok((key, Some(known), Ok(None))) => self.apply_delete(&key, Version(known.0 + 1)),
+                Ok((_, None, Ok(None))) => {}
+                Ok((_, _, Err(error))) => outcome = Err(error),
+                Err(_) => outcome = Err(silent("a read that was cut short")),
             }
         }
-        Ok(())
+        outcome
     }
 
     pub(super) fn apply_put(&self, key: &str, value: &Bytes, version: Version) {
@@ -114,6 +124,9 @@ impl RegionOwnership {
 
     /// What follows from a change: who lost a bundle closes its topics, who leads looks for those left behind.
     fn changed(&self, change: &Change) {
+        if matches!(change, Change::Owner(_) | Change::Broker(_) | Change::Cut(_)) {
+            self.changed.send_modify(|count| *count += 1);
+        }
         match change {
             Change::Owner(bundle) => {
                 let owner = self.table.read().owner(bundle).map(|owner| owner.record.clone());

@@ -10,6 +10,7 @@ mod change;
 mod duties;
 mod follow;
 mod keeper;
+mod reach;
 mod stats;
 
 use crate::api::{BoxFuture, Figure, Host, Namespaces, Ownership, OwnershipError, Place};
@@ -25,7 +26,7 @@ use meridian_metadata::{Condition, Operation, SessionId, SharedStore};
 use meridian_types::{NamespaceName, TopicName};
 use parking_lot::{Mutex, RwLock};
 use stats::Stats;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -107,6 +108,14 @@ pub struct RegionOwnership {
     ours: Mutex<HashSet<BundleId>>,
     /// Given out since the last reports.
     given: Mutex<Given>,
+    /// Bundles of nobody that somebody asked for.
+    wanted: Mutex<BTreeSet<BundleId>>,
+    /// Who gives bundles away does so alone: two would only collide.
+    giving: tokio::sync::Mutex<()>,
+    /// What was heard of other brokers when they were asked.
+    heard: Mutex<reach::AllHeard>,
+    /// Owners or brokers have changed.
+    changed: watch::Sender<u64>,
     /// Bundles may have to close.
     moved: watch::Sender<u64>,
     leaving: AtomicBool,
@@ -151,6 +160,10 @@ impl RegionOwnership {
             session: Mutex::default(),
             ours: Mutex::default(),
             given: Mutex::default(),
+            wanted: Mutex::default(),
+            giving: tokio::sync::Mutex::default(),
+            heard: Mutex::default(),
+            changed: watch::channel(0).0,
             moved: watch::channel(0).0,
             leaving: AtomicBool::new(false),
             stats: Stats::default(),
@@ -200,14 +213,23 @@ impl RegionOwnership {
             self.refresh(&self.keys_of(&bundle)).await?;
             bundle = self.bundle_of(topic).ok_or_else(no_such)?;
         }
-        let found = self.table.read().holder(&bundle);
-        let broker = match found {
-            Holder::Held { owner, broker } if !self.is_mine(&owner.record.broker, owner.record.incarnation) => {
-                // Another one's: what is known may be old, but it knows better and sends the client on.
-                return Ok(Place::There(broker.record));
+        let mut changed = self.changed.subscribe();
+        let broker = loop {
+            let found = self.table.read().holder(&bundle);
+            let (owner, broker) = match found {
+                Holder::Held { owner, broker } => (owner, broker.record),
+                Holder::Free(_) => break self.assign(&bundle).await?,
+            };
+            if self.is_mine(&owner.record.broker, owner.record.incarnation) {
+                break self.me();
             }
-            Holder::Held { .. } => self.me(),
-            Holder::Free(_) => self.assign(&bundle).await?,
+            let Some(until_ms) = self.wait_until_ms(&broker) else {
+                // Another one's: what is known may be old, but it knows better and sends the client on.
+                return Ok(Place::There(broker));
+            };
+            let left = Duration::from_millis(until_ms.saturating_sub(self.now_ms()).max(1));
+            let _ = tokio::time::timeout(left, changed.changed()).await;
+            bundle = self.bundle_of(topic).ok_or_else(no_such)?;
         };
         if broker.id != self.me().id {
             return Ok(Place::There(broker));
