@@ -9,7 +9,7 @@
 //! Failure: a full queue refuses; what is withdrawn was not begun.
 //! Must never know: TiKV's interface, what keys mean.
 
-use meridian_metadata::{Condition, Operation};
+use meridian_metadata::{Condition, Operation, SessionId};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Groups written at once. More of them would be smaller ones.
@@ -70,7 +70,7 @@ pub(crate) fn touched(operations: &[Operation]) -> Vec<Touched> {
         }
     }
     // No key begins with a zero byte and a number; if one did, it would only wait.
-    touched.extend(sessions.into_iter().map(|session| (format!("\0{}", session.0).into(), false)));
+    touched.extend(sessions.into_iter().map(|session: &SessionId| (format!("\0{}", session.0).into(), false)));
     touched
 }
 
@@ -167,7 +167,7 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use meridian_metadata::{SessionId, Version};
+    use meridian_metadata::Version;
     use proptest::prelude::{prop_assert, proptest};
 
     fn put(key: &str) -> Operation {

@@ -360,3 +360,48 @@ async fn calls_cost_few_requests() {
     ];
     assert_eq!(costs, expected);
 }
+
+/// What opens a thousand logs of one bundle does: each writes keys of its own under one check that all share.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_writes_under_one_check_are_few_transactions_that_meet_nobody() {
+    const WRITES: u64 = 1000;
+    let (first, second, _server) = two(&support::many_regions());
+    let mut watch = second.watch("log/", None).await.unwrap();
+    let store: SharedStore = first.clone();
+    let owner = store.put("owner", "me", Condition::Absent).await.unwrap();
+    let before = first.stats();
+    let check = |version| Operation::Check { key: "owner".into(), condition: Condition::Is(version) };
+    let mut writes = tokio::task::JoinSet::new();
+    for number in 0..WRITES {
+        let store = store.clone();
+        // Some are wrong about the owner: that is theirs alone.
+        let wrong = number % 100 == 7;
+        let check = check(if wrong { Version(1) } else { owner });
+        writes.spawn(async move { (wrong, store.commit(vec![put(&format!("log/{number}"), "head"), check]).await) });
+    }
+    while let Some(written) = timeout(PATIENCE, writes.join_next()).await.expect("an answer in time") {
+        match written.unwrap() {
+            (false, outcome) => assert!(outcome.unwrap() > owner),
+            (true, Err(MetadataError::Conflict { key, current })) => {
+                assert_eq!((key.as_str(), current), ("owner", Some(owner)));
+            }
+            (true, other) => panic!("written under a check that does not hold: {other:?}"),
+        }
+    }
+    let after = first.stats();
+    assert_eq!(after.conflicts - before.conflicts, 0, "{after:?}");
+    assert_eq!(after.written - before.written, WRITES);
+    assert!(after.commits.count - before.commits.count <= WRITES / 5, "{after:?}");
+    let mut seen = std::collections::BTreeSet::new();
+    while seen.len() as u64 != WRITES - WRITES / 100 {
+        match next(&mut watch).await.0 {
+            WatchEvent::Put(entry) => assert!(seen.insert(entry.key), "told once"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Whoever changes the owner waits for nobody but those that run, and they hold afterwards no more.
+    let next_owner = store.put("owner", "you", Condition::Is(owner)).await.unwrap();
+    assert!(next_owner > owner);
+    let late = store.commit(vec![put("log/late", "head"), check(owner)]).await;
+    assert!(matches!(late, Err(MetadataError::Conflict { current: Some(current), .. }) if current == next_owner));
+}

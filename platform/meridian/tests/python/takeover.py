@@ -14,7 +14,8 @@ import requests
 from cluster import Cluster
 from region import wait_until
 
-NAMESPACE = "public/default"
+NAMESPACE = "public/many"
+BUNDLES = 32
 LEASE_SECONDS = 3.0
 PATIENCE_SECONDS = 600
 FIGURES = {
@@ -98,6 +99,7 @@ def killed(cluster, clients, topics):
     loads = [end for end in ends if end - begun > LEASE_SECONDS / 2]
     after = figures(left)
     per_load = {key: round((after[key] - before[key]) / max(1, len(loads)), 2) for key in FIGURES}
+    assert loads, "the broker that was killed served nothing"
     since = [end - max(detected, begun) for end in loads]
     outages = [end - begun for end in loads]
     return {
@@ -159,6 +161,10 @@ def main():
             cluster.start()
             for broker in cluster.brokers:
                 wait_until(lambda: broker.metric("meridian_ownership_in_force") == 1, 30, "the lease")
+            made = requests.put(f"{cluster.brokers[0].web}/admin/v2/namespaces/{NAMESPACE}",
+                                json={"bundles": {"numBundles": BUNDLES}}, timeout=30)
+            assert made.status_code < 300, made.text
+            time.sleep(1)
             clients = Clients(cluster, options.topics, broker=0)
             time.sleep(2)
             case = unloaded(cluster, clients, options.topics, options.rate) if options.unload else \
