@@ -177,7 +177,9 @@ impl RegionOwnership {
         let Holder::Free(previous) = table.holder(bundle) else { return Ok(None) };
         if let Some(previous) = &previous
             && !self.is_own_name(&previous.record.broker)
-            && self.now_ms() < self.settled_ms.load(Ordering::Relaxed)
+            // Also before the first renewal after a silence: this broker said then that nobody reaches the store, and others
+            // serve on because of it.
+            && (!self.reaches_store() || self.now_ms() < self.settled_ms.load(Ordering::Relaxed))
         {
             let text = format!("{bundle}: its broker has gone and may come back, as the metadata store was away");
             return Err(OwnershipError::NotReady(text));
