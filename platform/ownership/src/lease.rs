@@ -3,9 +3,10 @@
 //! Times are of a monotonic clock that also runs while the process is paused. Invariants:
 //! L1 a broker serves only until `asked + ttl - margin` of its last renewal that was answered, counted from when it
 //! asked, so that it stops before anybody can take its bundles; L2 it goes on beyond that only while fresh evidence of
-//! its peers says that the store is away for all of them, and then nobody can take anything either (T1 of
-//! [`crate::takeover`]); L3 once stopped, it serves again only under a new session and a new incarnation, with nothing
-//! loaded.
+//! its peers says that the store is away for all of them, and then nobody can take anything either: who reaches the
+//! store again waits a whole time to live before it takes ([`Lease::settled_ms`]), which is why the evidence holds that
+//! long whatever a peer says next; L3 once stopped, it serves again only under a new session and a new incarnation, with
+//! nothing loaded.
 //! Failure: none; every event is answered in every state.
 //! Must never know: the store, tasks, sockets.
 
@@ -18,7 +19,7 @@ pub struct LeaseTimes {
     pub margin_ms: u64,
     /// Pause between two renewals.
     pub renew_every_ms: u64,
-    /// Evidence of peers holds so long.
+    /// Evidence of peers that the store is away for all holds so long; at most the time to live.
     pub evidence_ms: u64,
 }
 
@@ -223,10 +224,8 @@ impl Lease {
             LeaseEvent::Peers { asked_ms, evidence } => {
                 self.asking = false;
                 self.last_evidence = evidence;
-                match evidence {
-                    Evidence::AwayForAll => self.away_until_ms = asked_ms + self.times.evidence_ms,
-                    Evidence::OnlyHere => self.away_until_ms = 0,
-                    Evidence::Unknown => {}
+                if evidence == Evidence::AwayForAll {
+                    self.away_until_ms = asked_ms + self.times.evidence_ms;
                 }
             }
             LeaseEvent::Tick => {
@@ -374,6 +373,27 @@ mod tests {
         assert_eq!(lease.step(1320, Opened { asked_ms: 1311 }), []);
         assert_eq!(lease.serves_until_ms(), 2111);
         assert_eq!(lease.settled_ms(), Some(2320), "others are given a time to live to come back");
+    }
+
+    #[test]
+    fn a_peer_that_has_the_store_back_first_stops_nobody() {
+        let mut lease = held();
+        assert_eq!(lease.step(300, Tick), [Renew]);
+        assert_eq!(lease.step(475, Tick), [AskPeers]);
+        assert_eq!(lease.step(480, Peers { asked_ms: 475, evidence: Evidence::AwayForAll }), []);
+        assert_eq!(lease.step(850, Tick), [AskPeers]);
+        // The peer waits a time to live before it takes anything, counted from after 475.
+        assert_eq!(lease.step(860, Peers { asked_ms: 850, evidence: Evidence::OnlyHere }), []);
+        assert!(lease.rides_outage(860));
+        assert_eq!(lease.step(1000, Failed), []);
+        assert_eq!(lease.step(1070, Renewed { asked_ms: 1000 }), []);
+        assert_eq!(lease.serves_until_ms(), 1800);
+        // Who does not reach it by then stops.
+        let mut lease = held();
+        lease.step(480, Peers { asked_ms: 475, evidence: Evidence::AwayForAll });
+        lease.step(860, Peers { asked_ms: 850, evidence: Evidence::OnlyHere });
+        assert_eq!(lease.step(1074, Tick)[0], Renew);
+        assert_eq!(lease.step(1075, Tick), [Stop(StopReason::CutOff)]);
     }
 
     #[test]
