@@ -286,9 +286,11 @@ impl World {
         let mut acks = 0;
         for number in 0..self.plan.subscriptions {
             self.author(region, number);
-            let Some(sub) = self.live(region).map(|live| &live.subs[number]) else { continue };
+            let Some(sub) = self.live(region).map(|live| &mut live.subs[number]) else { continue };
+            sub.acks.relay_now(id_of(to));
             let lag = sub.acks.lag(id_of(to));
-            acks += lag.entries.max(u64::from(lag.since_ms.is_some() || lag.everything || !sub.applied));
+            let open = lag.since_ms.is_some() || lag.everything || lag.relaying || !sub.applied;
+            acks += lag.entries.max(u64::from(open));
         }
         if (entries, acks) == (0, 0) {
             self.oracle.on_drained(region);

@@ -116,6 +116,8 @@ pub trait AckSharing: Send + Sync {
     fn acks_confirmed(&self, peer: RegionId, subscription: &str, version: u64);
     /// What the peer did not confirm may be lost: it is to be taken again.
     fn acks_lost(&self, peer: RegionId);
+    /// The peer takes over: what other peers told is not held back from it any longer.
+    fn relay_acks_now(&self, peer: RegionId);
     /// The peer needs the whole state of a subscription, or of all.
     fn resync_acks(&self, peer: RegionId, subscription: Option<&str>);
     /// A part that a peer sent; answered when it is stored (R1).

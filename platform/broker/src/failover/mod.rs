@@ -48,7 +48,7 @@ impl AckFigures for SharedStates {
             let peer = one.acks.as_ref().and_then(|acks| acks.peers.iter().find(|(peer, _)| *peer == region));
             let shared = one.acks.as_ref().is_some_and(|acks| acks.shared && acks.applied);
             let again = peer.map_or(0, |(_, lag)| {
-                let settled = shared && !lag.everything && lag.since_ms.is_none();
+                let settled = shared && !lag.everything && !lag.relaying && lag.since_ms.is_none();
                 // What is on its way counts, even if it says little.
                 if settled { lag.entries } else { lag.entries.max(1) }
             });
@@ -135,6 +135,12 @@ impl Host for TopicsHost {
         target: &'a str,
     ) -> BoxFuture<'a, Result<(u64, u64), FailoverError>> {
         Box::pin(async move {
+            // What third regions acknowledged has to be there too, and the new active region may not reach them.
+            for topic in self.loaded(namespace) {
+                if let Some(sharing) = topic.ack_sharing() {
+                    sharing.relay_acks_now(RegionId::of(target));
+                }
+            }
             let costs = self.cost(namespace, target).await;
             if let Some(topic) = costs.iter().find(|topic| topic.link == "no link") {
                 return Err(FailoverError::Host(format!("topic {} has no link to {target}", topic.topic)));

@@ -21,6 +21,8 @@ pub struct Lag {
     pub since_ms: Option<u64>,
     /// It needs the whole state.
     pub everything: bool,
+    /// What other peers told is held back from it for a while.
+    pub relaying: bool,
 }
 
 #[derive(Debug)]
@@ -100,6 +102,15 @@ impl Outbox {
         self.relay_since_ms.zip(before_ms).is_some_and(|(since_ms, before_ms)| since_ms <= before_ms)
     }
 
+    /// Holds nothing back any longer; whether something was held back.
+    pub(super) fn relay_now(&mut self) -> bool {
+        let Some(relay_since_ms) = self.relay_since_ms.take() else { return false };
+        let relay = std::mem::replace(&mut self.relay, AckState::new(self.relay.epoch()));
+        self.fresh.merge(&relay);
+        self.since_ms = Some(self.since_ms.map_or(relay_since_ms, |since_ms| since_ms.min(relay_since_ms)));
+        true
+    }
+
     /// The next part to send, with its version.
     pub(super) fn take(
         &mut self,
@@ -118,10 +129,7 @@ impl Outbox {
             *self =
                 Self { last_version: self.last_version, fresh: state.clone(), since_ms, confirmed, ..Self::default() };
         } else if self.relay_due(relay_before_ms) {
-            let relay = std::mem::replace(&mut self.relay, AckState::new(state.epoch()));
-            self.fresh.merge(&relay);
-            self.since_ms = self.since_ms.or(self.relay_since_ms.take());
-            self.relay_since_ms = None;
+            self.relay_now();
         }
         self.overtake(state);
         let part = self.fresh.take_part(limits.max_delta_bytes);
@@ -179,6 +187,7 @@ impl Outbox {
             },
             since_ms: oldest.into_iter().chain(self.since_ms).min(),
             everything: self.everything,
+            relaying: !self.relay.is_empty(),
         }
     }
 

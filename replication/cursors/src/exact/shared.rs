@@ -142,6 +142,11 @@ impl SharedAcks {
         }
     }
 
+    /// The peer is to know everything soon, what others told included; whether something was held back from it.
+    pub fn relay_now(&mut self, peer: RegionId) -> bool {
+        self.peers.get_mut(&peer).is_some_and(Outbox::relay_now)
+    }
+
     /// Takes acks of this region. A part of another epoch is ignored: its entries were acknowledged before a move.
     /// Answers whether anything was new.
     ///

@@ -62,7 +62,7 @@ fn what_is_not_confirmed_is_sent_again() {
     let acks = part(&a, &[(A, 1, 3), (B, 4, 4)]);
     assert_eq!(a.author(&acks, 20), Ok(true));
     assert_eq!(a.author(&acks, 21), Ok(false));
-    assert_eq!(a.lag(B), Lag { entries: 2, since_ms: Some(20), everything: false });
+    assert_eq!(a.lag(B), Lag { entries: 2, since_ms: Some(20), ..Lag::default() });
     let (_, sent) = a.take(B, 30).unwrap();
     assert_eq!(sent, acks);
     a.lost(B);
@@ -104,6 +104,22 @@ fn news_of_one_peer_reach_another_after_a_while() {
     assert_eq!(c.ackedness(origin(B), at(1, 5)), Ackedness::Whole);
     // It does not come back to where it came from.
     assert_eq!(a.take(B, 100_000), None);
+}
+
+#[test]
+fn who_takes_over_is_told_at_once_what_others_told() {
+    let (mut a, mut b, mut c) = (created(A), created(B), created(C));
+    talk(&mut a, &mut b, 10);
+    talk(&mut a, &mut c, 10);
+    talk(&mut b, &mut a, 10);
+    assert!(!a.relay_now(C));
+    b.author(&part(&b, &[(B, 1, 5)]), 20).unwrap();
+    talk(&mut b, &mut a, 20);
+    assert_eq!(a.lag(C), Lag { relaying: true, ..Lag::default() });
+    assert!(a.relay_now(C));
+    assert_eq!(a.lag(C), Lag { entries: 1, since_ms: Some(20), ..Lag::default() });
+    assert_eq!(talk(&mut a, &mut c, 21), 1);
+    assert_eq!((c.ackedness(origin(B), at(1, 5)), a.lag(C)), (Ackedness::Whole, Lag::default()));
 }
 
 #[test]

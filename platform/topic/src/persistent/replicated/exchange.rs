@@ -56,6 +56,16 @@ impl AckSharing for PersistentTopic {
         self.sharing.wake();
     }
 
+    fn relay_acks_now(&self, peer: RegionId) {
+        let mut any = false;
+        for share in self.sharing.all() {
+            any |= share.acks.lock().relay_now(peer);
+        }
+        if any {
+            self.sharing.wake();
+        }
+    }
+
     fn resync_acks(&self, peer: RegionId, subscription: Option<&str>) {
         let now_ms = self.now_ms();
         for share in self.sharing.all() {
