@@ -11,6 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use meridian_broker::Access;
 use meridian_broker::access::{LoginError, Original, Principal};
+use std::future::Future;
 
 /// Role of the client, from a proxy.
 const ORIGINAL_PRINCIPAL: &str = "x-original-principal";
@@ -41,16 +42,26 @@ pub async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Result<Response, AdminError> {
-    let path = request.uri().path().to_owned();
-    let principal = match check_of(&state, &request) {
-        None => Principal::nobody(),
-        Some(check) => check.run().await?.map_err(|error| {
-            tracing::debug!(%error, path, "a request was not authenticated");
-            AdminError::new(StatusCode::UNAUTHORIZED, "Authentication required")
-        })?,
-    };
+    let asked = principal_of(&state, &request);
+    let principal = asked.await?;
     request.extensions_mut().insert(principal);
     Ok(next.run(request).await)
+}
+
+/// Who asks: 401 for whom that is not known of. What is to be checked is taken out at once, a request can't be shared.
+pub fn principal_of(
+    state: &AdminState,
+    request: &Request,
+) -> impl Future<Output = Result<Principal, AdminError>> + Send + use<> {
+    let check = check_of(state, request);
+    let path = request.uri().path().to_owned();
+    async move {
+        let Some(check) = check else { return Ok(Principal::nobody()) };
+        check.run().await?.map_err(|error| {
+            tracing::debug!(%error, path, "a request was not authenticated");
+            AdminError::new(StatusCode::UNAUTHORIZED, "Authentication required")
+        })
+    }
 }
 
 /// Everything that is needed to check who asks.

@@ -12,8 +12,8 @@
 //! | `GET /{tenant}/{namespace}/tails` | what this region holds of messages that were never delivered |
 //! | `POST /{tenant}/{namespace}/tails/replay` and `…/drop` `{"topic": NAME, "epoch": EPOCH}` | deals with one |
 //!
-//! `GET /meridian/controlled-failover/{tenant}/{namespace}` answers without credentials what a Java client's controlled
-//! fail-over asks for: `{"serviceUrl": …}` of the active region.
+//! `GET /meridian/controlled-failover/{tenant}/{namespace}` answers what a Java client's controlled fail-over asks for:
+//! `{"serviceUrl": …}` of the active region, to who may look up the namespace.
 //!
 //! Failure: 404 for what does not exist, 409 for what is not possible now, 412 for bad values, 503 for regions that do not
 //! answer.
@@ -25,9 +25,10 @@ use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
+use meridian_door::{Action, Scope};
 use meridian_failover::returning::Tail;
 use meridian_failover::{Epoch, FailoverError, FailoverService, NamespaceState, Phase};
 use meridian_types::{NamespaceName, TopicName};
@@ -48,11 +49,7 @@ pub fn routes() -> Router<AdminState> {
         .route(&format!("{ONE}/tails"), get(tails))
         .route(&format!("{ONE}/tails/replay"), post(replay))
         .route(&format!("{ONE}/tails/drop"), post(drop_tail))
-}
-
-/// Routes that clients ask before they know where to log in.
-pub fn open_routes() -> Router<AdminState> {
-    Router::new().route("/meridian/controlled-failover/{tenant}/{namespace}", get(controlled))
+        .route("/meridian/controlled-failover/{tenant}/{namespace}", get(controlled))
 }
 
 impl From<FailoverError> for AdminError {
@@ -207,9 +204,9 @@ async fn drop_tail(State(state): Given, call: Call) -> Answer {
     Ok(Reply::json(&tail(&done)))
 }
 
-async fn controlled(State(state): Given, Path((tenant, namespace)): Path<(String, String)>) -> Answer {
-    let namespace = NamespaceName::parse(&format!("{tenant}/{namespace}"))
-        .map_err(|_| AdminError::invalid("Namespace name is not valid"))?;
+async fn controlled(State(state): Given, call: Call) -> Answer {
+    let namespace = call.namespace()?;
+    state.allow(&call, Action::Lookup, &Scope::Namespace(&namespace))?;
     if state.registry().namespace(&namespace).is_none() {
         return Err(AdminError::not_found("Namespace does not exist"));
     }

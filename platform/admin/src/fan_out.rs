@@ -3,10 +3,12 @@
 //! Role: what concerns each partition is asked of the broker that serves it, with the caller's own credentials, and the
 //! answers are put together as one broker would give them. Where everything is served here nothing of this happens.
 //! Invariants: F1 a call for one partition is never fanned out again; F2 size and time of an answer are bounded; F3 a change
-//! that one broker refuses is refused, and may be repeated as a whole.
+//! that one broker refuses is refused, and may be repeated as a whole; F4 nobody is asked for a caller that may not look at the
+//! topic.
 //! Failure: a broker that does not answer is a 503 that names it. Brokers without a plain web port are not asked.
 
 use crate::AdminState;
+use crate::auth;
 use crate::error::AdminError;
 use crate::topics::stats::add_up;
 use axum::Router;
@@ -16,6 +18,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use meridian_door::{Action, Scope};
 use meridian_ownership::{BrokerRecord, Place};
 use meridian_types::{NamespaceName, TopicName};
 use serde_json::{Map, Value, json};
@@ -124,6 +127,15 @@ pub async fn layer(State(fan): State<FanOut>, request: Request, next: Next) -> R
     let planned = found.and_then(|(topic, rest)| Some((topic, plan(request.method(), rest)?)));
     let Some((topic, (method, rest, merge))) = planned else { return next.run(request).await };
     let Some(count) = fan.state.registry().partitions(&topic) else { return next.run(request).await };
+    // F4: everything that is fanned out needs more than to look; who may not is refused as for any other topic.
+    let asked = auth::principal_of(&fan.state, &request);
+    let may_look = match asked.await {
+        Ok(principal) => fan.state.allow_principal(&principal, Action::Lookup, &Scope::Topic(&topic)).is_ok(),
+        Err(_) => false,
+    };
+    if !may_look {
+        return next.run(request).await;
+    }
     let (topic, rest) = (topic.clone(), rest.to_owned());
     let mut places = Vec::new();
     for number in 0..count {

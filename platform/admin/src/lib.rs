@@ -2,8 +2,10 @@
 //!
 //! Role: requests in, the door asked, the service or the registry called, JSON out, with the statuses and the
 //! `{"reason": …}` texts that Pulsar's command line tools and libraries look for.
-//! Invariants: A1 no route but the metrics and status pages is answered before the caller is known; A2 every handler asks
-//! the door before it looks at anything; A3 a request has bounds: size of head and body, time, number of connections.
+//! Invariants: A1 no route but the status page, the document of the API and what regions and brokers ask each other is
+//! answered before the caller is known (where authorization is off, the metrics page, too); A2 every handler asks the door
+//! before it looks at anything, so that a refusal tells nothing of what there is; A3 a request has bounds: size of head and
+//! body, time, number of connections.
 //! Failure: every refusal is an [`AdminError`]; a bad request never ends the process.
 //! Must never know: frames, ledgers, bookies, the metadata store.
 #![forbid(unsafe_code)]
@@ -89,7 +91,6 @@ fn routes(state: AdminState) -> Router {
         .layer(middleware::from_fn_with_state(state.clone(), auth::authenticate));
     Router::new()
         .merge(guarded)
-        .merge(failover::open_routes())
         .route(meridian_broker::service::CONTACT_PATH, get(brokers::contact))
         .route("/metrics", get(metrics::page))
         .route("/metrics/", get(metrics::page))

@@ -7,8 +7,10 @@ use crate::listener::{MAX_BODY_BYTES, WebRefusals};
 use crate::live::LiveSettings;
 use axum::http::StatusCode;
 use meridian_audit::AuditLog;
+use meridian_broker::access::Principal;
 use meridian_broker::{BrokerError, BrokerService, Create};
 use meridian_door::{Action, Caller, Scope};
+use meridian_policy::access::is_role_or_pattern;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use meridian_topic::TopicHandle;
@@ -63,7 +65,11 @@ impl AdminState {
 
     /// Asks the door (A2).
     pub fn allow(&self, call: &Call, action: Action, scope: &Scope<'_>) -> Result<(), AdminError> {
-        let principal = &call.principal;
+        self.allow_principal(&call.principal, action, scope)
+    }
+
+    /// Asks the door for somebody whose call is answered apart from the handlers.
+    pub fn allow_principal(&self, principal: &Principal, action: Action, scope: &Scope<'_>) -> Result<(), AdminError> {
         let caller = Caller { role: principal.role.as_deref(), original_role: principal.original.as_deref() };
         self.service.access().door.authorize(caller, action, scope).map_err(|denied| {
             let status = match (action, scope) {
@@ -76,9 +82,31 @@ impl AdminState {
 
     /// For super users.
     pub fn allow_operator(&self, call: &Call) -> Result<(), AdminError> {
-        self.allow(call, Action::Operate, &Scope::Cluster).map_err(|error| {
+        self.allow_operating(&call.principal)
+    }
+
+    /// As [`Self::allow_operator`], for somebody whose call is answered apart from the handlers.
+    pub fn allow_operating(&self, principal: &Principal) -> Result<(), AdminError> {
+        self.allow_principal(principal, Action::Operate, &Scope::Cluster).map_err(|error| {
             AdminError::new(error.status, format!("This operation requires super-user access: {}", error.reason))
         })
+    }
+
+    /// A role as grants name it: where they may be patterns, one that means what it looks like.
+    pub fn granted_role(&self, call: &Call) -> Result<String, AdminError> {
+        let role = call.name("role");
+        self.check_granted(&role)?;
+        Ok(role)
+    }
+
+    /// As [`Self::granted_role`], for a role that stands elsewhere.
+    pub fn check_granted(&self, role: &str) -> Result<(), AdminError> {
+        match !self.service.access().door.takes_patterns() || is_role_or_pattern(role) {
+            true => Ok(()),
+            false => {
+                Err(AdminError::invalid(format!("role {role}: a pattern has one *, at its beginning or at its end")))
+            }
+        }
     }
 
     /// The namespace of the path, for its administrators; it exists.

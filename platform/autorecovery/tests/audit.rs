@@ -88,7 +88,7 @@ async fn an_audit_puts_holdings_right() {
 }
 
 #[tokio::test]
-async fn broken_placement_is_counted() {
+async fn b155_broken_placement_is_counted() {
     let at = |label: &str| Location::parse(label).expect("a label");
     let config = LedgerConfig { placement: Rule::default(), ..MemoryLedgers::quick_config() };
     let places = vec![at("/a"), at("/a"), at("/a")];

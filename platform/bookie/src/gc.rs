@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_listing_proves_nothing() {
+    fn b149_an_empty_listing_proves_nothing() {
         let listing = Listing::begin(ids([1, 2]));
         assert_eq!(listing.complete().unwrap_err(), EmptyListing { held: 2 });
         assert!(Listing::begin(Vec::new()).complete().unwrap().gone().is_empty());

@@ -19,6 +19,7 @@ fn ids(ledgers: impl IntoIterator<Item = i64>) -> impl Iterator<Item = LedgerId>
     ledgers.into_iter().map(LedgerId)
 }
 
+/// Field report B153: what is written while a listing is made, copies under way among it, is outside of it.
 #[test]
 fn only_ledgers_that_are_gone_are_collected() {
     let base = tempfile::tempdir().unwrap();
@@ -50,7 +51,7 @@ fn only_ledgers_that_are_gone_are_collected() {
 /// Found by simulation: a writer that was paused until its ledger had been recovered, deleted and collected was taken for
 /// the writer of a new ledger, and confirmed what nobody would ever read.
 #[test]
-fn a_fence_outlives_its_ledger() {
+fn b120_a_fence_outlives_its_ledger() {
     let base = tempfile::tempdir().unwrap();
     let bookie = open(base.path());
     all_ok(&add(&*bookie, 1, 0..5, 100));

@@ -88,6 +88,8 @@ pub enum Wish<'a> {
     Consume(&'a TopicName, &'a str),
     /// To list topics.
     List(&'a NamespaceName),
+    /// To send what was sent in another region.
+    Replicate(&'a TopicName),
 }
 
 /// The tenancy rooms, as far as this broker was given them.
@@ -167,9 +169,14 @@ impl Access {
     /// # Errors
     /// [`BrokerError::Denied`].
     pub fn check(&self, principal: &Principal, wish: Wish<'_>) -> Result<(), BrokerError> {
+        if let Wish::Replicate(_) = wish {
+            let admitted = self.door.admit_replicator(principal.caller());
+            admitted
+                .map_err(|denied| BrokerError::Denied(format!("Client is not authorized to Replicate: {denied}")))?;
+        }
         let (action, scope, text) = match wish {
             Wish::Lookup(topic) => (Action::Lookup, Scope::Topic(topic), "Lookup"),
-            Wish::Produce(topic) => (Action::Produce, Scope::Topic(topic), "Produce"),
+            Wish::Produce(topic) | Wish::Replicate(topic) => (Action::Produce, Scope::Topic(topic), "Produce"),
             Wish::Consume(topic, name) => (Action::Consume, Scope::Subscription(topic, name), "Consume"),
             Wish::List(namespace) => (Action::Lookup, Scope::Namespace(namespace), "GetTopicsOfNamespace"),
         };

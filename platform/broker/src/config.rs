@@ -175,6 +175,8 @@ pub struct BrokerConfig {
     pub max_pattern_chars: usize,
     /// Add index and broker time to messages for clients that understand them.
     pub expose_broker_entry_metadata: bool,
+    /// Figures of single topics on the metrics page; otherwise of namespaces.
+    pub topic_level_metrics: bool,
     /// Keep the replicated flag of subscriptions.
     pub replicated_subscriptions: bool,
     /// Links to other regions.
@@ -214,6 +216,7 @@ impl Default for BrokerConfig {
             topic_list_watcher: true,
             max_pattern_chars: 50,
             expose_broker_entry_metadata: false,
+            topic_level_metrics: true,
             replicated_subscriptions: true,
             replication: ReplicationConfig::default(),
             strictly_verify_subscription_names: false,

@@ -117,31 +117,7 @@ impl BrokerService {
     pub fn metrics_text(&self) -> String {
         let mut families = Families::default();
         let cluster = format!("cluster=\"{}\"", escaped(&self.config().cluster));
-        let mut per_namespace: BTreeMap<String, f64> = BTreeMap::new();
-        for topic in self.loaded_topics() {
-            let name = topic.name();
-            let namespace = name.namespace().to_string();
-            let labels =
-                format!("{cluster},namespace=\"{}\",topic=\"{}\"", escaped(&namespace), escaped(name.as_str()));
-            *per_namespace.entry(namespace).or_default() += 1.0;
-            let stats = topic.stats();
-            add_topic(&mut families, &labels, &stats);
-            for one in &stats.subscriptions {
-                let Some(acks) = &one.acks else { continue };
-                let labels = format!("{labels},subscription=\"{}\"", escaped(&one.name));
-                add_acks(&mut families, &labels, acks, &|region| {
-                    Some(self.region_name(region)).filter(|name| !self.is_without_link(name))
-                });
-            }
-            for link in self.replication().figures(name) {
-                let inbound = stats.links.iter().find(|one| one.region == link.remote);
-                add_link(&mut families, &labels, &link, inbound);
-            }
-        }
-        for (namespace, count) in per_namespace {
-            let labels = format!("{cluster},namespace=\"{}\"", escaped(&namespace));
-            families.add("pulsar_topics_count", &labels, count);
-        }
+        self.add_topics(&mut families, &cluster);
         self.add_quotas(&mut families, &cluster);
         families.add(
             "meridian_broker_connections_unauthenticated",
@@ -174,7 +150,97 @@ impl BrokerService {
     }
 }
 
+/// Figures that are no sums where several topics are one line: the greatest stands for all.
+const GREATEST: [&str; 6] = [
+    "pulsar_average_msg_size",
+    "meridian_publish_latency_us_p50",
+    "meridian_publish_latency_us_p99",
+    "meridian_backlog_quota_used_ratio",
+    "pulsar_storage_backlog_age_seconds",
+    "pulsar_replication_delay_in_seconds",
+];
+
+/// Figures of the broker's topics together, and the name of each for the whole broker.
+const TOTALS: [(&str, &str); 9] = [
+    ("pulsar_rate_in", "pulsar_broker_rate_in"),
+    ("pulsar_rate_out", "pulsar_broker_rate_out"),
+    ("pulsar_throughput_in", "pulsar_broker_throughput_in"),
+    ("pulsar_throughput_out", "pulsar_broker_throughput_out"),
+    ("pulsar_storage_size", "pulsar_broker_storage_size"),
+    ("pulsar_msg_backlog", "pulsar_broker_msg_backlog"),
+    ("pulsar_producers_count", "pulsar_broker_producers_count"),
+    ("pulsar_consumers_count", "pulsar_broker_consumers_count"),
+    ("pulsar_subscriptions_count", "pulsar_broker_subscriptions_count"),
+];
+
+/// Figures of several topics, by label and family.
+#[derive(Default)]
+struct Sums(BTreeMap<String, BTreeMap<&'static str, f64>>);
+
+impl Sums {
+    fn add(&mut self, labels: &str, name: &'static str, value: f64) {
+        if !self.0.contains_key(labels) {
+            self.0.insert(labels.to_owned(), BTreeMap::new());
+        }
+        let Some(families) = self.0.get_mut(labels) else { return };
+        let sum = families.entry(name).or_default();
+        *sum = if GREATEST.contains(&name) { sum.max(value) } else { *sum + value };
+    }
+}
+
 impl BrokerService {
+    /// Figures of topics, one by one or by namespace, and of all together.
+    fn add_topics(&self, families: &mut Families, cluster: &str) {
+        let single = self.config().topic_level_metrics;
+        let (mut sums, mut all) = (Sums::default(), Sums::default());
+        for topic in self.loaded_topics() {
+            let (name, stats) = (topic.name(), topic.stats());
+            let of_namespace = format!("{cluster},namespace=\"{}\"", escaped(name.namespace().as_str()));
+            sums.add(&of_namespace, "pulsar_topics_count", 1.0);
+            let figures = topic_figures(&stats);
+            for &(figure, value) in &figures {
+                all.add(cluster, figure, value);
+            }
+            let links = self.replication().figures(name);
+            let inbound = |remote: &str| stats.links.iter().find(|one| one.region == remote);
+            if !single {
+                figures.into_iter().for_each(|(figure, value)| sums.add(&of_namespace, figure, value));
+                for link in &links {
+                    let remote = format!("{of_namespace},remote_cluster=\"{}\"", escaped(&link.remote));
+                    for (figure, value) in link_figures(link, inbound(&link.remote)) {
+                        sums.add(&remote, figure, value);
+                    }
+                }
+                continue;
+            }
+            let labels = format!("{of_namespace},topic=\"{}\"", escaped(name.as_str()));
+            figures.into_iter().for_each(|(figure, value)| families.add(figure, &labels, value));
+            self.add_subscriptions(families, &labels, &stats);
+            for link in &links {
+                add_link(families, &labels, link, inbound(&link.remote));
+            }
+        }
+        for (labels, figures) in &sums.0 {
+            figures.iter().for_each(|(name, value)| families.add(name, labels, *value));
+        }
+        for (of_topics, of_broker) in TOTALS {
+            let value = all.0.get(cluster).and_then(|figures| figures.get(of_topics)).copied().unwrap_or(0.0);
+            families.add(of_broker, cluster, value);
+        }
+    }
+
+    fn add_subscriptions(&self, families: &mut Families, labels: &str, stats: &TopicStats) {
+        for one in &stats.subscriptions {
+            let labels = format!("{labels},subscription=\"{}\"", escaped(&one.name));
+            add_subscription(families, &labels, one);
+            if let Some(acks) = &one.acks {
+                add_acks(families, &labels, acks, &|region| {
+                    Some(self.region_name(region)).filter(|name| !self.is_without_link(name))
+                });
+            }
+        }
+    }
+
     /// Limits with what counts against them here, and what tenants used since the start.
     fn add_quotas(&self, families: &mut Families, cluster: &str) {
         for (place, quotas) in self.quotas().book().all() {
@@ -221,10 +287,10 @@ fn add_failover(families: &mut Families, cluster: &str, failover: &FailoverServi
     }
 }
 
-fn add_topic(families: &mut Families, labels: &str, stats: &TopicStats) {
+fn topic_figures(stats: &TopicStats) -> Vec<(&'static str, f64)> {
     let consumers: usize = stats.subscriptions.iter().map(|one| one.consumers.len()).sum();
     let backlog: u64 = stats.subscriptions.iter().map(|one| one.backlog_entries).sum();
-    let figures = [
+    let mut figures = vec![
         ("pulsar_subscriptions_count", stats.subscriptions.len() as f64),
         ("pulsar_producers_count", stats.producers.len() as f64),
         ("pulsar_consumers_count", consumers as f64),
@@ -246,24 +312,39 @@ fn add_topic(families: &mut Families, labels: &str, stats: &TopicStats) {
         ("meridian_publish_latency_us_p50", stats.publish_latency_us_p50 as f64),
         ("meridian_publish_latency_us_p99", stats.publish_latency_us_p99 as f64),
     ];
-    for (name, value) in figures {
-        families.add(name, labels, value);
-    }
     if let Some(log) = &stats.log {
-        families.add("meridian_topic_pending_appends", labels, log.pending_appends as f64);
-        families.add("pulsar_storage_ledgers_count", labels, log.ledgers.len() as f64);
+        figures.push(("meridian_topic_pending_appends", log.pending_appends as f64));
+        figures.push(("pulsar_storage_ledgers_count", log.ledgers.len() as f64));
+        figures.extend(quota_figures(stats, crate::service::now_ms()));
     }
-    for subscription in &stats.subscriptions {
-        let labels = format!("{labels},subscription=\"{}\"", escaped(&subscription.name));
-        add_subscription(families, &labels, subscription);
-    }
+    figures
 }
 
-/// Pulsar's names, and what it does not tell: the state in words, restarts, and what was lost on the way.
-fn add_link(families: &mut Families, labels: &str, figures: &ReplicationFigures, inbound: Option<&LinkStats>) {
-    let remote = format!("{labels},remote_cluster=\"{}\"", escaped(&figures.remote));
-    let state = figures.state.split([':', ' ']).next().unwrap_or_default();
-    let shown = [
+/// Limits of the backlog, how near it is to them, and what they took away; nothing where there is none.
+fn quota_figures(stats: &TopicStats, now_ms: u64) -> Vec<(&'static str, f64)> {
+    let quota = &stats.backlog_quota;
+    let evicted = quota.evicted_by_size_entries + quota.evicted_by_age_entries;
+    if quota.limit_bytes == 0 && quota.limit_s == 0 && evicted == 0 {
+        return Vec::new();
+    }
+    let part = |used: f64, limit: u64| if limit == 0 { 0.0 } else { used / limit as f64 };
+    let age_s = if quota.oldest_ms == 0 { 0.0 } else { now_ms.saturating_sub(quota.oldest_ms) as f64 / 1e3 };
+    vec![
+        ("pulsar_storage_backlog_quota_limit", quota.limit_bytes as f64),
+        ("pulsar_storage_backlog_quota_limit_time", quota.limit_s as f64),
+        ("pulsar_storage_backlog_age_seconds", age_s),
+        (
+            "meridian_backlog_quota_used_ratio",
+            part(stats.backlog_bytes as f64, quota.limit_bytes).max(part(age_s, quota.limit_s)),
+        ),
+        ("meridian_backlog_quota_evicted_by_size_entries_total", quota.evicted_by_size_entries as f64),
+        ("meridian_backlog_quota_evicted_by_age_entries_total", quota.evicted_by_age_entries as f64),
+    ]
+}
+
+/// What links say that can be added up.
+fn link_figures(figures: &ReplicationFigures, inbound: Option<&LinkStats>) -> [(&'static str, f64); 14] {
+    [
         ("pulsar_replication_rate_in", inbound.map_or(0.0, |link| link.producer.rate_in)),
         ("pulsar_replication_rate_out", figures.rate_out),
         ("pulsar_replication_throughput_in", inbound.map_or(0.0, |link| link.producer.throughput_in)),
@@ -278,8 +359,14 @@ fn add_link(families: &mut Families, labels: &str, figures: &ReplicationFigures,
         ("meridian_replication_expired_before_copy_total", figures.expired_before_copy as f64),
         ("meridian_replication_undecodable_total", figures.undecodable as f64),
         ("meridian_replication_running", f64::from(u8::from(figures.running))),
-    ];
-    for (name, value) in shown {
+    ]
+}
+
+/// Pulsar's names, and what it does not tell: the state in words, restarts, and what was lost on the way.
+fn add_link(families: &mut Families, labels: &str, figures: &ReplicationFigures, inbound: Option<&LinkStats>) {
+    let remote = format!("{labels},remote_cluster=\"{}\"", escaped(&figures.remote));
+    let state = figures.state.split([':', ' ']).next().unwrap_or_default();
+    for (name, value) in link_figures(figures, inbound) {
         families.add(name, &remote, value);
     }
     families.add("meridian_replication_state", &format!("{remote},state=\"{}\"", escaped(state)), 1.0);
@@ -292,6 +379,7 @@ fn add_subscription(families: &mut Families, labels: &str, stats: &SubscriptionS
         ("pulsar_subscription_back_log_size", stats.backlog_bytes as f64),
         ("pulsar_subscription_back_log_no_delayed", stats.backlog_entries.saturating_sub(stats.delayed_entries) as f64),
         ("pulsar_subscription_delayed", stats.delayed_entries as f64),
+        ("meridian_subscription_delayed_until_timestamp", stats.delayed_until_ms as f64),
         ("pulsar_subscription_unacked_messages", stats.unacked_messages as f64),
         ("pulsar_subscription_blocked_on_unacked_messages", f64::from(u8::from(stats.blocked_on_unacked))),
         ("pulsar_subscription_consumers_count", stats.consumers.len() as f64),

@@ -276,7 +276,7 @@ async fn a_recovery_without_enough_answers_says_what_it_waited_for_and_can_be_re
 }
 
 #[tokio::test]
-async fn damage_and_silence_lead_to_another_replica() {
+async fn b135_damage_and_silence_lead_to_another_replica() {
     let ledgers = MemoryLedgers::new(3);
     let (writer, log) = create(&ledgers, 3, 3, 3).await;
     writer.append(entries(0, 10)).unwrap();

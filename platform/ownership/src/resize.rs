@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hot_topic_is_no_reason() {
+    fn b129_one_hot_topic_is_no_reason() {
         let limits = ResizeLimits { messages: 10, ..LIMITS };
         let load = BundleFigures { topics: 1, messages_in: 1_000, ..BundleFigures::default() };
         let mut resizer = Resizer::default();

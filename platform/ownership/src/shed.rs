@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hot_bundle_is_not_sent_round() {
+    fn b129_one_hot_bundle_is_not_sent_round() {
         let mut shedder = Shedder::default();
         let hot: &[(u32, u64)] = &[(0, 1_000)];
         for version in 1..20 {

@@ -347,7 +347,7 @@ async fn run(steps: Vec<(u8, u8, u64)>) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_cut_off_has_stopped_when_its_bundles_are_taken() {
+async fn b122_a_broker_that_is_cut_off_has_stopped_when_its_bundles_are_taken() {
     let taken = run(vec![(8, 0, 1_000), (0, 0, 3_000), (2, 0, 3_000), (1, 1, 3_000), (3, 1, 2_000)]).await;
     assert!(taken > 0, "nothing was taken, so that nothing was shown");
 }

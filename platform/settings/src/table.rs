@@ -187,6 +187,10 @@ settings! {
     SuperUserRoles: "superUserRoles", Kind::List, "", true, "Roles that may do everything.";
     AuthorizationAllowWildcardsMatching: "authorizationAllowWildcardsMatching", Kind::Switch, "false", true, "Roles in grants may be patterns: `name*` or `*name`.";
     ProxyRoles: "proxyRoles", Kind::List, "", true, "Roles that may speak for others (original principal).";
+    ReplicatorRoles: "replicatorRoles", Kind::List, "", false, "Roles, besides super users, as which replicators of other regions log in here. They need the permission to produce as well.";
+    AuthenticateMetricsEndpoint: "authenticateMetricsEndpoint", Kind::Switch, "true", true, "With `authorizationEnabled`, `/metrics` is for super users and `metricsRoles` alone: it names every tenant's topics (Pulsar: `false`, and then for any role).";
+    ExposeTopicLevelMetricsInPrometheus: "exposeTopicLevelMetricsInPrometheus", Kind::Switch, "true", true, "`/metrics` has a line for each topic and subscription; otherwise sums by namespace and remote region. Totals of the broker stand there in any case.";
+    MetricsRoles: "metricsRoles", Kind::List, "", false, "Roles, besides super users, that may read `/metrics`.";
     AuthenticateOriginalAuthData: "authenticateOriginalAuthData", Kind::Switch, "false", true, "Proxies must forward the credentials of their clients; what is forwarded is checked in any case.";
     TokenSecretKey: "tokenSecretKey", Kind::Secret, "", true, "Key of HMAC tokens: `file://…`, `data:;base64,…` or base64.";
     TokenPublicKey: "tokenPublicKey", Kind::Text, "", true, "Public key of signed tokens: `file://…` or `data:;base64,…`.";

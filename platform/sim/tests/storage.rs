@@ -11,6 +11,7 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
+/// Field report B138 among others: the network loses and delays what goes between writers, recoveries and bookies.
 #[test]
 fn two_thousand_seeds_violate_nothing() {
     let report = run_many_storage(0, SEEDS, Bug::Nothing, threads(), 1);

@@ -2,7 +2,7 @@
 
 mod stats;
 
-pub use stats::{ConsumerStats, LinkStats, ProducerStats, SubscriptionStats, TopicStats};
+pub use stats::{BacklogQuotaFigures, ConsumerStats, LinkStats, ProducerStats, SubscriptionStats, TopicStats};
 
 use crate::compaction::CompactionStatus;
 use crate::rates::LimitsAbove;

@@ -24,10 +24,10 @@ pub mod sim;
 pub mod ttl;
 
 pub use api::{
-    AccessMode, AckMode, AckRequest, ClientSink, ConsumerKey, ConsumerStats, Delivery, Gate, InitialCursor,
-    KeySharedPolicy, LastMessage, LinkStats, MovedTo, ProducerKey, ProducerReady, ProducerRequest, ProducerStats,
-    Publish, Receipt, SeekTo, SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError, TopicErrorKind,
-    TopicHandle, TopicLimits, TopicStats, Unsettled,
+    AccessMode, AckMode, AckRequest, BacklogQuotaFigures, ClientSink, ConsumerKey, ConsumerStats, Delivery, Gate,
+    InitialCursor, KeySharedPolicy, LastMessage, LinkStats, MovedTo, ProducerKey, ProducerReady, ProducerRequest,
+    ProducerStats, Publish, Receipt, SeekTo, SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError,
+    TopicErrorKind, TopicHandle, TopicLimits, TopicStats, Unsettled,
 };
 pub use clock::{Clock, SystemClock};
 pub use nonpersistent::NonPersistentTopic;

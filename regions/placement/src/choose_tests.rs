@@ -76,7 +76,7 @@ fn an_enforced_rule_is_kept_or_nothing_is_chosen() {
 }
 
 #[test]
-fn a_stretched_ensemble_has_copies_in_every_region() {
+fn b155_a_stretched_ensemble_has_copies_in_every_region() {
     let all: Vec<Candidate> = ["/w/a", "/w/b", "/w/c", "/e/a", "/e/b", "/n/a"]
         .iter()
         .enumerate()

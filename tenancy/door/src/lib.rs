@@ -4,7 +4,8 @@
 //! registry's policies; answers at once, from memory.
 //! Invariants: D1 what is not granted is refused; D2 behind a proxy both the proxy's role and the client's must be
 //! allowed; D3 only a proxy may speak for another role, and must; D4 no role of a proxy or client comes from anywhere
-//! but authentication or such a proxy.
+//! but authentication or such a proxy; D5 only super users and the roles of replicators copy into this region: what is
+//! copied passes limits that were asked for where it was sent.
 //! Failure: [`Denied`] with the reason, fit to be told to the client.
 //! Must never know: frames, requests, credentials.
 #![forbid(unsafe_code)]
@@ -63,6 +64,8 @@ pub struct DoorConfig {
     pub rules: AccessRules,
     /// `proxyRoles`.
     pub proxy_roles: BTreeSet<String>,
+    /// `replicatorRoles`.
+    pub replicator_roles: BTreeSet<String>,
     /// `authenticateOriginalAuthData`: proxies must forward their clients' credentials.
     pub original_credentials: bool,
 }
@@ -97,6 +100,28 @@ impl Door {
     /// Whether a role is a super user's.
     pub fn is_super_user(&self, role: &str) -> bool {
         self.config.rules.super_users.contains(role)
+    }
+
+    /// Whether roles of grants may be patterns.
+    pub fn takes_patterns(&self) -> bool {
+        self.config.rules.wildcards
+    }
+
+    /// Whether a caller may send what was sent in another region (D5). It needs the permission to send as well.
+    ///
+    /// # Errors
+    /// [`Denied`] with the settings that name who may.
+    pub fn admit_replicator(&self, caller: Caller<'_>) -> Result<(), Denied> {
+        if !self.config.authorization {
+            return Ok(());
+        }
+        let role = caller.original_role.or(caller.role).unwrap_or_default();
+        if self.is_super_user(role) || self.config.replicator_roles.contains(role) {
+            return Ok(());
+        }
+        let reason =
+            format!("role {role} is no replicator's: superUserRoles and replicatorRoles of this region name them");
+        Err(Denied { reason })
     }
 
     /// Whether a connection may be what it says (D3).

@@ -18,7 +18,8 @@ async fn door(authorization: bool) -> (Door, Arc<Registry>) {
     registry.create_tenant("t", &tenant).await.unwrap();
     registry.create_namespace(&NamespaceName::parse("t/n").unwrap(), Policies::default()).await.unwrap();
     let rules = AccessRules { super_users: set("root"), wildcards: false };
-    let config = DoorConfig { authorization, rules, proxy_roles: set("proxy"), original_credentials: false };
+    let (proxy_roles, replicator_roles) = (set("proxy"), set("link"));
+    let config = DoorConfig { authorization, rules, proxy_roles, replicator_roles, original_credentials: false };
     (Door::new(config, registry.clone()), registry)
 }
 
@@ -73,4 +74,15 @@ async fn without_authorization_all_is_allowed() {
     let (door, _registry) = door(false).await;
     assert!(door.authorize(Caller::default(), Action::Operate, &Scope::Cluster).is_ok());
     assert!(!door.authorization_enabled());
+}
+
+#[tokio::test]
+async fn only_replicators_copy() {
+    let (door, registry) = door(true).await;
+    grant(&registry, "client").await;
+    assert!(door.admit_replicator(caller("link", None)).is_ok() && door.admit_replicator(caller("root", None)).is_ok());
+    for (role, original) in [("client", None), ("boss", None), ("link", Some("client")), ("", None)] {
+        let denied = door.admit_replicator(caller(role, original)).unwrap_err();
+        assert!(denied.reason.contains("replicatorRoles"), "{role} {original:?}");
+    }
 }

@@ -3,7 +3,8 @@
 //! Roles in grants may be patterns where the rules say so: `*` is every role, `a*` every role that begins with `a`, `*b`
 //! every role that ends with `b`; a `*` elsewhere is an ordinary character. Names of super users, administrators and
 //! the roles of a subscription are literal.
-//! Invariants: P2 what is not granted is refused; P3 patterns never make an administrator.
+//! Invariants: P2 what is not granted is refused; P3 patterns never make an administrator; P4 a role without a permission is
+//! refused in the same words whether the place, or a rule about it, exists or not.
 //! Failure: [`Refusal`].
 //! Must never know: credentials, connections.
 
@@ -222,19 +223,23 @@ pub fn decide(
         return Ok(());
     }
     let Some(namespace) = grants.namespace else { return Err(not_granted()) };
-    if let (Action::Consume, Scope::Subscription(_, subscription)) = (action, scope) {
-        check_subscription(role, subscription, scope, namespace)?;
-    }
     let granted =
         |roles: &BTreeMap<String, BTreeSet<Permission>>| holds(roles, role, action.permissions(), rules.wildcards);
     let auth = &namespace.auth_policies;
-    if granted(&auth.namespace_auth) {
-        return Ok(());
-    }
     let on_topic = |topic: &TopicName| auth.destination_auth.get(topic.as_str()).is_some_and(granted);
-    match scope.topic() {
-        Some(topic) if on_topic(topic) || (topic.partition().is_some() && on_topic(&topic.base())) => Ok(()),
-        _ => Err(not_granted()),
+    let somewhere = match scope.topic() {
+        Some(topic) => on_topic(topic) || (topic.partition().is_some() && on_topic(&topic.base())),
+        None => false,
+    };
+    // P4: who holds nothing here is told the same whatever is here.
+    if !somewhere && !granted(&auth.namespace_auth) {
+        return Err(not_granted());
+    }
+    match (action, scope) {
+        (Action::Consume, Scope::Subscription(_, subscription)) => {
+            check_subscription(role, subscription, scope, namespace)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -253,6 +258,12 @@ fn holds(grants: &BTreeMap<String, BTreeSet<Permission>>, role: &str, wanted: &[
     let enough = |held: &BTreeSet<Permission>| wanted.iter().any(|permission| held.contains(permission));
     grants.get(role).is_some_and(enough)
         || (wildcards && grants.iter().any(|(pattern, held)| matches_pattern(pattern, role) && enough(held)))
+}
+
+/// Whether a text is a role or a pattern that means what it looks like: `*` alone, at the beginning, or at the end.
+pub fn is_role_or_pattern(text: &str) -> bool {
+    let within = text.strip_suffix('*').or(text.strip_prefix('*')).unwrap_or(text);
+    !within.contains('*')
 }
 
 fn matches_pattern(pattern: &str, role: &str) -> bool {

@@ -142,7 +142,6 @@ impl Apply {
     /// Asks about everything that the document names (A2).
     fn check_named(&self, call: &Call) -> Result<(), AdminError> {
         self.document.objects.iter().try_for_each(|(id, object)| {
-            let registry = self.state.registry();
             // The operator's limits are the operator's, wherever they stand.
             if object.groups.contains(&Group::Quotas) {
                 self.state.allow_operator(call).map_err(|error| {
@@ -151,8 +150,8 @@ impl Apply {
                 })?;
             }
             match id {
-                // A tenant of which nothing is said is the way to its namespaces.
-                ObjectId::Tenant(name) if object.facets.is_empty() && registry.tenant(name).is_some() => {
+                // A tenant of which nothing is said is the way to its namespaces; one that is not there has no administrators.
+                ObjectId::Tenant(name) if object.facets.is_empty() => {
                     self.state.allow(call, Action::Administer, &Scope::Tenant(name))
                 }
                 id => check_allowed(&self.state, call, id),
@@ -191,10 +190,38 @@ fn check_allowed(state: &AdminState, call: &Call, id: &ObjectId) -> Result<(), A
     }
 }
 
-/// Asks about what an owner owns beyond what the document names (A2).
+/// Whoever administers a tenant may read a document that speaks of it.
+fn may_see(state: &AdminState, call: &Call, id: &ObjectId) -> Result<(), AdminError> {
+    match id {
+        ObjectId::Tenant(name) => state.allow(call, Action::Administer, &Scope::Tenant(name)),
+        id => check_allowed(state, call, id),
+    }
+}
+
+/// Asks about what an owner owns beyond what the document names (A2); the refusal does not say what that is.
 fn check_owned(state: &AdminState, call: &Call, manifest: &Manifest, document: &Document) -> Result<(), AdminError> {
     let owned = manifest.owned();
-    owned.iter().filter(|id| !document.objects.contains_key(id)).try_for_each(|id| check_allowed(state, call, id))
+    let beyond = owned.iter().filter(|id| !document.objects.contains_key(id));
+    let allowed = beyond.map(|id| check_allowed(state, call, id)).all(|answer| answer.is_ok());
+    if allowed { Ok(()) } else { Err(of_another(call, &manifest.owner)) }
+}
+
+/// An owner is not the caller's, or is not known at all: super users are told which.
+fn of_another(call: &Call, owner: &str) -> AdminError {
+    let role = call.principal.acting().unwrap_or_default();
+    AdminError::forbidden(format!("role {role} may not act for owner {owner}"))
+}
+
+/// Limits that bind several namespaces are the operator's, also in documents.
+fn check_operators(apply: &Apply, plan: &Plan) -> Result<(), AdminError> {
+    let binds = |change: &meridian_declare::Change| match &change.facet {
+        Facet::Of(Group::Policies, name) => name == "resourcegroup",
+        _ => false,
+    };
+    match plan.steps.iter().flat_map(|step| &step.changes).any(binds) {
+        true => apply.state.allow_operating(&apply.principal),
+        false => Ok(()),
+    }
 }
 
 /// The revision that the caller planned from, by `If-Match` or by `revision`.
@@ -257,7 +284,11 @@ async fn find(state: &AdminState, owner: &str) -> Result<Option<(Declared, Manif
 
 async fn plan(apply: &Apply, owned: &BTreeSet<ObjectId>) -> Result<Result<Plan, Vec<Problem>>, AdminError> {
     let actual = actual::of_document(apply, owned).await?;
-    Ok(compare(&apply.document, &actual, owned, apply.allowed))
+    let compared = compare(&apply.document, &actual, owned, apply.allowed);
+    if let Ok(plan) = &compared {
+        check_operators(apply, plan)?;
+    }
+    Ok(compared)
 }
 
 async fn plan_only(apply: &Apply, manifest: Option<Manifest>, expected: Option<u64>) -> Answer {
@@ -334,12 +365,9 @@ async fn owners(State(state): Given, call: Call) -> Answer {
 
 async fn applied(State(state): Given, call: Call) -> Answer {
     let found = find(&state, call.param("owner")).await?;
-    let Some((_, manifest)) = found else {
-        state.allow_operator(&call)?;
-        return Err(AdminError::not_found(format!("owner {} has applied nothing", call.param("owner"))));
-    };
-    for id in &manifest.owned() {
-        check_allowed(&state, &call, id)?;
+    let Some((_, manifest)) = found else { return Err(no_such_owner(&state, &call)) };
+    if manifest.owned().iter().any(|id| may_see(&state, &call, id).is_err()) {
+        return Err(of_another(&call, &manifest.owner));
     }
     let body = json!({
         "owner": manifest.owner,
@@ -353,11 +381,21 @@ async fn applied(State(state): Given, call: Call) -> Answer {
     Ok(with_revision(Reply::json_whole(&body), manifest.revision))
 }
 
+fn no_such_owner(state: &AdminState, call: &Call) -> AdminError {
+    let owner = call.param("owner");
+    match state.allow_operator(call) {
+        Ok(()) => AdminError::not_found(format!("owner {owner} has applied nothing")),
+        Err(_) => of_another(call, owner),
+    }
+}
+
 async fn forget(State(state): Given, call: Call) -> Answer {
     let owner = call.param("owner").to_owned();
     let Some((declared, manifest)) = find(&state, &owner).await? else {
-        state.allow_operator(&call)?;
-        return Ok(Reply::done());
+        return match state.allow_operator(&call) {
+            Ok(()) => Ok(Reply::done()),
+            Err(_) => Err(of_another(&call, &owner)),
+        };
     };
     // A document that names nothing, so that everything owned is to go.
     let document = Document::check(&json!({ "owner": owner })).map_err(|problems| problems[0].clone())?;

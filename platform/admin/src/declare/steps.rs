@@ -151,6 +151,7 @@ async fn namespace(
     create: bool,
 ) -> Result<(), AdminError> {
     let cluster = &state.service.config().cluster;
+    check_roles(state, changes)?;
     let apply = |policies: &mut Policies| {
         for (policy, value) in of_group(changes, Group::Policies) {
             if let Some(spec) = NAMESPACE.iter().find(|spec| spec.name == policy) {
@@ -181,6 +182,12 @@ async fn namespace(
         Some(change) => failover(state, name, change).await,
         None => Ok(()),
     }
+}
+
+/// What is granted is granted to roles, or to patterns that mean what they look like.
+fn check_roles(state: &AdminState, changes: &[Change]) -> Result<(), AdminError> {
+    let granted = of_group(changes, Group::Grants).filter(|(_, actions)| !actions.is_null());
+    granted.map(|(role, _)| role).try_for_each(|role| state.check_granted(role))
 }
 
 /// Sets or takes away by name.
@@ -312,6 +319,7 @@ async fn topic_grants(state: &AdminState, name: &TopicName, changes: &[Change]) 
     if of_group(changes, Group::Grants).next().is_none() {
         return Ok(());
     }
+    check_roles(state, changes)?;
     let change = |policies: &mut Policies| {
         let all = &mut policies.auth_policies.destination_auth;
         let mut own: BTreeMap<String, BTreeSet<Permission>> = all.remove(name.as_str()).unwrap_or_default();

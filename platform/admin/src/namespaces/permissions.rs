@@ -50,7 +50,7 @@ fn given<T: DeserializeOwned + Ord>(call: &Call, refusal: &str) -> Result<BTreeS
 async fn grant(State(state): Given, call: Call) -> Answer {
     state.allow(&call, Action::Administer, &Scope::Namespace(&call.namespace()?))?;
     let granted = given::<Permission>(&call, "Actions should not be null")?;
-    let role = call.name("role");
+    let role = state.granted_role(&call)?;
     change(&state, &call, |policies| {
         policies.auth_policies.namespace_auth.insert(role.clone(), granted.clone());
     })

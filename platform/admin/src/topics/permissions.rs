@@ -38,8 +38,8 @@ async fn show(State(state): Given, call: Call) -> Answer {
 async fn grant(State(state): Given, call: Call) -> Answer {
     let topic = state.topic_for(&call, Action::Administer)?;
     let granted: BTreeSet<Permission> = call.json()?;
+    let role = state.granted_role(&call)?;
     state.require_topic(&topic).await?;
-    let role = call.name("role");
     let change = |policies: &mut Policies| {
         let of_topic = policies.auth_policies.destination_auth.entry(topic.as_str().to_owned()).or_default();
         of_topic.insert(role.clone(), granted.clone());

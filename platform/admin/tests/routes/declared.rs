@@ -156,15 +156,17 @@ async fn a_bad_document_changes_nothing_and_every_problem_has_its_path() {
 #[tokio::test]
 async fn who_may_not_administer_may_not_apply() {
     let region = Region::of_nobody().await;
-    region.expect("PUT", APPLY, "tenants: { t: { namespaces: { n: ~ } } }", 401).await;
+    region.expect("PUT", APPLY, "tenants: { t: { namespaces: { n: ~ } } }", 403).await;
     region.expect("PUT", &format!("{APPLY}?dryRun=true"), "tenants: { public: ~ }", 403).await;
     region.expect("PUT", APPLY, "quotas: { topics: 1 }", 401).await;
     region.expect("GET", "/admin/v2/meridian/export?cluster=own", "", 401).await;
-    for path in ["applied", "applied/x", "export?region=standalone"] {
+    for path in ["applied", "export?region=standalone"] {
         region.expect("GET", &format!("/admin/v2/meridian/{path}"), "", 401).await;
     }
+    let unknown = region.expect("GET", "/admin/v2/meridian/applied/x", "", 403).await.reason();
+    assert_eq!(unknown, "role nobody may not act for owner x");
     region.expect("GET", "/admin/v2/meridian/export?namespace=public/default", "", 403).await;
-    region.expect("DELETE", "/admin/v2/meridian/applied/x", "", 401).await;
+    region.expect("DELETE", "/admin/v2/meridian/applied/x", "", 403).await;
 }
 
 #[tokio::test]

@@ -227,7 +227,8 @@ async fn nothing_is_answered_before_the_caller_is_known() {
     {
         region.expect("GET", path, "", 401).await.reason();
     }
-    region.expect("GET", "/metrics", "", 200).await;
+    region.expect("GET", "/metrics", "", 401).await;
+    region.expect("GET", "/status.html", "", 200).await;
 }
 
 #[tokio::test]
@@ -258,6 +259,8 @@ async fn a_role_without_grants_may_nothing() {
         ("GET", "/admin/v2/clusters/standalone/namespaceIsolationPolicies"),
         ("GET", "/admin/v2/schemas/public/default/t/schema"),
         ("GET", "/lookup/v2/topic/persistent/public/default/t"),
+        ("GET", "/meridian/controlled-failover/public/default"),
+        ("GET", "/metrics"),
     ] {
         refused(method, path.to_owned(), "").await;
     }

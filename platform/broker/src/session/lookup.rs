@@ -34,8 +34,9 @@ impl Session {
     async fn answer_lookup(&self, request: &CommandLookupTopic) -> Result<CommandLookupTopicResponse, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         let _permit = self.service.lookup_permit()?;
-        self.service.check_namespace(&topic).await?;
+        // The door first: who may not look does not learn what there is.
         self.service.access().check(&self.principal(), Wish::Lookup(&topic))?;
+        self.service.check_namespace(&topic).await?;
         let listener = request.advertised_listener_name.as_deref().filter(|name| !name.is_empty());
         let listener = listener.or(self.listener.as_deref());
         let link = request.properties.iter().any(|pair| pair.key == LINK_KEY);
@@ -81,8 +82,9 @@ impl Session {
     async fn answer_partitions(&self, request: &CommandPartitionedTopicMetadata) -> Result<u32, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         let _permit = self.service.lookup_permit()?;
-        self.service.check_namespace(&topic).await?;
+        // The door first: who may not look does not learn what there is.
         self.service.access().check(&self.principal(), Wish::Lookup(&topic))?;
+        self.service.check_namespace(&topic).await?;
         self.service.partitions_or_create(&topic, request.metadata_auto_creation_enabled()).await
     }
 }

@@ -85,7 +85,8 @@ impl Session {
     fn admit_producer(&self, request: &CommandProducer) -> Result<TopicName, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         let principal = self.principal();
-        self.service.access().check(&principal, Wish::Produce(&topic))?;
+        let wish = if is_link(request.producer_name()) { Wish::Replicate(&topic) } else { Wish::Produce(&topic) };
+        self.service.access().check(&principal, wish)?;
         if let Some(subscription) = request.initial_subscription_name.as_deref().filter(|name| !name.is_empty()) {
             self.service.access().check(&principal, Wish::Consume(&topic, subscription))?;
             self.service.check_subscription_name(subscription)?;

@@ -1,7 +1,8 @@
 //! WATCH_TOPIC_LIST: a client is told which topics of a pattern come and go.
 //!
 //! One task per connection that watches; it compares events with what the client knows, so that nothing is told twice,
-//! and lists anew when it has missed events. Bound: watchers per connection.
+//! and lists anew when it has missed events. Bound: watchers per connection. While the connection may not list a namespace,
+//! its watchers there are told nothing; they are told what they missed when it may again.
 
 use super::{Session, reply};
 use crate::access::Wish;
@@ -17,6 +18,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
 
 struct Watcher {
     namespace: NamespaceName,
@@ -111,7 +113,7 @@ impl Session {
             !std::mem::replace(&mut watchers.running, true)
         };
         if start {
-            tokio::spawn(follow(Arc::downgrade(self), events));
+            tokio::spawn(follow(Arc::downgrade(self), events, self.service.grants()));
         }
         Ok(())
     }
@@ -119,6 +121,10 @@ impl Session {
     pub(super) fn watch_topic_list_close(&self, request: &CommandWatchTopicListClose) {
         self.watchers.lock().by_id.remove(&request.watcher_id);
         self.send(CommandSuccess { request_id: request.request_id, ..Default::default() });
+    }
+
+    fn may_list(&self, namespace: &NamespaceName) -> bool {
+        self.service.access().check(&self.principal(), Wish::List(namespace)).is_ok()
     }
 
     fn tell_watchers(&self, event: &TopicEvent) {
@@ -129,7 +135,7 @@ impl Session {
         };
         let mut watchers = self.watchers.lock();
         for (id, watcher) in &mut watchers.by_id {
-            if !watcher.wants(topic) || watcher.known.contains(topic) == comes {
+            if !watcher.wants(topic) || watcher.known.contains(topic) == comes || !self.may_list(&watcher.namespace) {
                 continue;
             }
             let mut now = watcher.known.clone();
@@ -144,11 +150,11 @@ impl Session {
         }
     }
 
-    /// Events were missed: everything is listed again.
+    /// Events were missed, or permissions have changed: everything that may be seen is listed again.
     async fn relist_watchers(&self) {
         let namespaces: BTreeSet<NamespaceName> =
             self.watchers.lock().by_id.values().map(|watcher| watcher.namespace.clone()).collect();
-        for namespace in namespaces {
+        for namespace in namespaces.into_iter().filter(|namespace| self.may_list(namespace)) {
             let topics = match self.user_topics(&namespace, ListDomain::Persistent).await {
                 Ok(topics) => topics,
                 Err(error) => {
@@ -168,9 +174,13 @@ impl Session {
 }
 
 /// Tells a connection's watchers what happens, until it has none.
-async fn follow(session: Weak<Session>, mut events: Receiver<TopicEvent>) {
+async fn follow(session: Weak<Session>, mut events: Receiver<TopicEvent>, mut grants: watch::Receiver<u64>) {
     loop {
-        let event = events.recv().await;
+        // One task does both, so that a list is never older than what was told.
+        let event = tokio::select! {
+            event = events.recv() => event,
+            Ok(()) = grants.changed() => Ok(TopicEvent::Missed),
+        };
         let Some(session) = session.upgrade() else { return };
         {
             let mut watchers = session.watchers.lock();

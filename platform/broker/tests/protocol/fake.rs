@@ -287,6 +287,7 @@ impl TopicHandle for FakeTopic {
             average_message_bytes: 0.0,
             storage_bytes: 0,
             backlog_bytes: 0,
+            backlog_quota: Default::default(),
             topic_epoch: None,
             deduplication: false,
             publish_latency_us_p50: 0,

@@ -8,10 +8,13 @@ use meridian_identity::{Identity, IdentityConfig};
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_policy::{BrokerDefaults, Permission, Policies, TenantInfo};
 use meridian_registry::RegistryError;
-use meridian_types::NamespaceName;
+use meridian_types::{NamespaceName, TopicName};
 use meridian_wire::proto::base_command::Body;
 use meridian_wire::proto::command_subscribe::SubType;
-use meridian_wire::proto::{CommandConnect, CommandProducer, ServerError};
+use meridian_wire::proto::{
+    CommandConnect, CommandLookupTopic, CommandPartitionedTopicMetadata, CommandPing, CommandProducer,
+    CommandWatchTopicList, ServerError,
+};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -63,6 +66,73 @@ async fn a_withdrawn_permission_closes_what_is_in_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_watcher_is_told_nothing_while_it_may_not_list() {
+    let region = guarded().await;
+    grant(&region, "app", &[Permission::Consume]).await;
+    let mut client = region.connect().await;
+    let watch = CommandWatchTopicList {
+        request_id: 1,
+        watcher_id: 9,
+        namespace: "public/default".to_owned(),
+        topics_pattern: "public/default/.*".to_owned(),
+        topics_hash: None,
+    };
+    client.send(watch).await;
+    assert!(matches!(client.body().await, Body::WatchTopicListSuccess(_)));
+    let create = |name: &'static str| {
+        let service = region.service.clone();
+        async move { service.create_topic(&TopicName::parse(name).unwrap(), Default::default()).await.unwrap() }
+    };
+    create("seen").await;
+    let Body::WatchTopicUpdate(seen) = within_a_second(&mut client).await else { panic!("it was not told") };
+    assert_eq!(seen.new_topics, ["persistent://public/default/seen"]);
+    grant(&region, "app", &[]).await;
+    create("hidden").await;
+    client.send(CommandPing {}).await;
+    assert!(matches!(client.body().await, Body::Pong(_)), "nothing was told before");
+    grant(&region, "app", &[Permission::Consume]).await;
+    let Body::WatchTopicUpdate(missed) = within_a_second(&mut client).await else { panic!("it was not told") };
+    assert_eq!(missed.new_topics, ["persistent://public/default/hidden"]);
+}
+
+#[tokio::test]
+async fn a_producer_that_calls_itself_a_replicator_has_to_be_one() {
+    let region = guarded().await;
+    grant(&region, "app", &[Permission::Produce]).await;
+    let mut client = region.connect().await;
+    let link = |id| CommandProducer {
+        topic: "a".to_owned(),
+        producer_id: id,
+        request_id: id,
+        producer_name: Some("pulsar.repl.east-->standalone".to_owned()),
+        ..Default::default()
+    };
+    client.send(link(1)).await;
+    let Body::Error(error) = client.body().await else { panic!("it was let in") };
+    assert_eq!(error.error(), ServerError::AuthorizationError);
+    assert!(error.message.contains("replicatorRoles"), "{}", error.message);
+    client.producer(2, "a").await;
+}
+
+#[tokio::test]
+async fn who_may_not_look_does_not_learn_what_there_is() {
+    let region = guarded().await;
+    let mut client = region.connect().await;
+    for topic in ["public/default/a", "public/nowhere/a", "nobody/nowhere/a"] {
+        let topic = format!("persistent://{topic}");
+        client.send(CommandLookupTopic { topic: topic.clone(), request_id: 1, ..Default::default() }).await;
+        let Body::LookupTopicResponse(answer) = client.body().await else { panic!("no answer") };
+        let expected =
+            format!("Client is not authorized to Lookup: role app is not authorized to look up on topic {topic}");
+        assert_eq!((answer.error(), answer.message()), (ServerError::AuthorizationError, expected.as_str()));
+        let request = CommandPartitionedTopicMetadata { topic, request_id: 2, ..Default::default() };
+        client.send(request).await;
+        let Body::PartitionMetadataResponse(answer) = client.body().await else { panic!("no answer") };
+        assert_eq!((answer.error(), answer.message()), (ServerError::AuthorizationError, expected.as_str()));
+    }
+}
+
+#[tokio::test]
 async fn an_administrator_that_is_one_no_more_is_closed_too() {
     let region = guarded().await;
     let tenant = |roles: &[&str]| TenantInfo {
@@ -102,6 +172,7 @@ async fn proxied(original_credentials: bool) -> (Region, tempfile::TempDir) {
         rules: AccessRules::default(),
         proxy_roles: ["proxy".to_owned()].into(),
         original_credentials,
+        ..DoorConfig::default()
     };
     let identity = Some(Identity::new(&identity).unwrap());
     let (config, defaults) = (BrokerConfig::default(), BrokerDefaults::default());

@@ -286,6 +286,7 @@ pub fn door(settings: &Settings) -> DoorConfig {
             wildcards: settings.switch(Key::AuthorizationAllowWildcardsMatching),
         },
         proxy_roles: settings.list(Key::ProxyRoles).into_iter().collect(),
+        replicator_roles: settings.list(Key::ReplicatorRoles).into_iter().collect(),
         original_credentials: settings.switch(Key::AuthenticateOriginalAuthData),
     }
 }
@@ -318,6 +319,7 @@ pub fn broker(settings: &Settings, at: &Addresses) -> BrokerConfig {
         strictly_verify_subscription_names: settings.switch(Key::StrictlyVerifySubscriptionName),
         topic_list_watcher: settings.switch(Key::EnableBrokerTopicListWatcher),
         max_pattern_chars: small(settings, Key::SubscriptionPatternMaxLength) as usize,
+        topic_level_metrics: settings.switch(Key::ExposeTopicLevelMetricsInPrometheus),
         expose_broker_entry_metadata: settings.switch(Key::ExposingBrokerEntryMetadataToClientEnabled),
         shutdown_timeout_ms: settings.count(Key::BrokerShutdownTimeoutMs).max(1),
         replication: replication(settings),

@@ -65,3 +65,73 @@ def test_no_body_makes_an_error_of_the_server(make_region):
             if answer.status_code >= 400:
                 assert answer.json()["reason"].strip(), (method, sample, body[:40])
     assert region.admin("GET", "/admin/v2/brokers/health").text == "ok"
+
+
+def own_routes(region):
+    """(method, path) of everything in the document of the API."""
+    for path, item in sorted(region.get("/admin/v2/meridian/openapi")["paths"].items()):
+        for method in item:
+            if method != "parameters":
+                yield method.upper(), path
+
+
+def filled(path, **more):
+    names = {**SAMPLES, "topic": "t", "subscription": "s", "role": "r", "group": "g", "owner": "o", "bookie": "b", "broker": "b", "policy": "p",
+             "key": "k", "value": "v", "rest": "x", "bundle": "0x00000000_0xffffffff", "seconds": "1", "timestamp": "1", "count": "1", "nth": "1",
+             "ledger": "1", "entry": "1", "version": "1", "allocator": "a", **more}
+    return re.sub(r"\{(\w+)\}", lambda part: names[part.group(1)], path)
+
+
+def has_a_reason(answer, what):
+    assert answer.status_code < 500 or answer.status_code == 501, (what, answer.status_code, answer.text[:300])
+    if answer.status_code >= 400:
+        assert answer.json()["reason"].strip(), what
+
+
+@pytest.fixture(scope="module")
+def battered(tmp_path_factory):
+    from region import Region
+    region = Region(tmp_path_factory.mktemp("battered"), diskUsageThreshold=0.99, diskUsageLwmThreshold=0.98).start()
+    region.admin("PUT", "/admin/v2/persistent/public/default/t")
+    yield region
+    region.close()
+
+
+def test_no_body_of_the_own_calls_makes_an_error_of_the_server(battered):
+    asked = 0
+    for method, path in own_routes(battered):
+        if method not in ("PUT", "POST") or not ("/meridian/" in path or "resourcegroup" in path):
+            continue
+        for body in BODIES:
+            answer = battered.admin(method, filled(path), data=body, headers={"Content-Type": "application/json"})
+            has_a_reason(answer, (method, path, body[:40]))
+            asked += 1
+    assert asked > 200
+    assert battered.admin("GET", "/admin/v2/brokers/health").text == "ok"
+
+
+NUMBERS = ["-1", "0", "18446744073709551616", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1e400", "1.5", "NaN", "x", "%20",
+           "%00", "%2B1", "0x10", "%D9%A3", "9" * 3000]
+
+
+def test_no_number_of_a_path_makes_an_error_of_the_server(battered):
+    asked = 0
+    for method, path in own_routes(battered):
+        parts = {"seconds", "timestamp", "count", "nth", "ledger", "entry", "version", "bundle"} & set(re.findall(r"\{(\w+)\}", path))
+        for part in parts:
+            for number in NUMBERS:
+                answer = battered.admin(method, filled(path, **{part: number}))
+                has_a_reason(answer, (method, path, part, number[:40]))
+                asked += 1
+    assert asked > 200
+    for path, names in (("/admin/v2/meridian/usage/tenants/public", ("from", "to", "period")), ("/admin/v2/meridian/applied/o", ("revision",)),
+                        ("/admin/v2/persistent/public/default/t/stats", ("getPreciseBacklog",)), ("/admin/v2/persistent/public/default", ("bundle",)),
+                        ("/admin/v2/namespaces/public/default/topics", ("mode",))):
+        for name in names:
+            for number in NUMBERS[:-1]:
+                has_a_reason(battered.admin("GET", f"{path}?{name}={number}"), (path, name, number))
+    for number in NUMBERS:
+        has_a_reason(battered.admin("PUT", f"/admin/v2/meridian/apply?revision={number}", data="tenants: {}"), number)
+        has_a_reason(battered.admin("POST", f"/admin/v2/brokers/configuration/maxProducersPerTopic/{number}"), number)
+    battered.admin("DELETE", "/admin/v2/brokers/configuration/maxProducersPerTopic")
+    assert battered.admin("GET", "/admin/v2/brokers/health").text == "ok"

@@ -137,7 +137,7 @@ def test_a_bookie_whose_disks_fail_turns_read_only_and_says_so(make_cluster, top
     wait_until(lambda: failing.health().status_code == 200, 20, "a healthy bookie")
 
 
-def test_publishing_goes_on_while_the_metadata_store_is_away(make_cluster, topic):
+def test_b123_publishing_goes_on_while_the_metadata_store_is_away(make_cluster, topic):
     cluster = make_cluster()
     keep(cluster, topic)
     consumer_client = cluster.client()

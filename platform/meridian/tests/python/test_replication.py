@@ -712,7 +712,8 @@ def test_b038_a_remote_with_keys_of_its_own_and_a_token_that_is_changed(tmp_path
     first, second, root = (tokens("create", "--secret-key", key, "--subject", name) for name in ("link", "link2", "root"))
     west = Region(tmp_path / "west", clusterName="west", **SETTINGS).start()
     east = Region(tmp_path / "east", clusterName="east", authenticationEnabled="true", authorizationEnabled="true",
-                  authenticationProviders="token", tokenSecretKey=f"file://{key}", superUserRoles="root", **SETTINGS).start()
+                  authenticationProviders="token", tokenSecretKey=f"file://{key}", superUserRoles="root",
+                  replicatorRoles="link,link2", **SETTINGS).start()
     try:
         def put(region, path, body):
             headers = {"Authorization": f"Bearer {root}"} if region is east else {}

@@ -26,7 +26,7 @@ def certs(keys):
 
 def by_certificate(certs, **more):
     return {**with_tls(certs), "authenticationEnabled": "true", "authenticationProviders": "tls", "authorizationEnabled": "true",
-            "superUserRoles": "admin", **more}
+            "superUserRoles": "admin", "authenticateMetricsEndpoint": "false", **more}
 
 
 def secure_client(region, certs, role=None, **options):

@@ -84,6 +84,8 @@ pub struct SubscriptionStats {
     /// Entries that wait to be sent again, or for their key.
     pub replay_entries: u64,
     pub delayed_entries: u64,
+    /// When the last of them is due, by the index of those that are tracked; 0 = none.
+    pub delayed_until_ms: u64,
     pub unacked_messages: u64,
     pub blocked_on_unacked: bool,
     pub active_consumer: Option<String>,
@@ -109,6 +111,20 @@ pub struct SubscriptionStats {
     pub acks: Option<Box<AckShareStats>>,
 }
 
+/// How near a backlog is to its quotas, and what they cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
+pub struct BacklogQuotaFigures {
+    /// 0 = no quota.
+    pub limit_bytes: u64,
+    /// 0 = no quota.
+    pub limit_s: u64,
+    /// When the oldest message of a backlog was stored, as the last check of a quota by age saw it; 0 = none.
+    pub oldest_ms: u64,
+    pub evicted_by_size_entries: u64,
+    pub evicted_by_age_entries: u64,
+}
+
 /// Figures of one topic.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)]
@@ -124,6 +140,7 @@ pub struct TopicStats {
     pub average_message_bytes: f64,
     pub storage_bytes: u64,
     pub backlog_bytes: u64,
+    pub backlog_quota: BacklogQuotaFigures,
     pub topic_epoch: Option<u64>,
     pub deduplication: bool,
     pub publish_latency_us_p50: u64,

@@ -90,6 +90,11 @@ impl DelayedTracker {
         self.buckets.first_key_value().map(|(due_ms, _)| *due_ms)
     }
 
+    /// When the last bucket is due: no entry that waits is due after it, but for members of a bucket that was joined.
+    pub fn last_due(&self) -> Option<u64> {
+        self.buckets.last_key_value().map(|(due_ms, _)| *due_ms)
+    }
+
     /// Forgets everything at or below a position: it was acknowledged, skipped or expired. Costs a look at each bucket.
     pub fn forget_up_to(&mut self, position: Position) {
         for bucket in self.buckets.values_mut() {

@@ -252,6 +252,11 @@ impl Dispatcher {
         self.delayed.len()
     }
 
+    /// When the last of them is due; 0 = none waits.
+    pub(crate) fn delayed_until_ms(&self) -> u64 {
+        self.delayed.last_due().unwrap_or(0)
+    }
+
     /// Key of the active consumer of an Exclusive or Failover subscription.
     pub(crate) fn active(&self) -> Option<ConsumerKey> {
         if self.is_single() { self.single.active() } else { None }

@@ -1,7 +1,10 @@
 //! Figures, and what cannot be done without storage.
 
 use super::{NonPersistentTopic, Peer, State, Subscription, refuse};
-use crate::api::{BoxFuture, ConsumerKey, ConsumerStats, SubscriptionStats, TopicError, TopicErrorKind, TopicStats};
+use crate::api::{
+    BacklogQuotaFigures, BoxFuture, ConsumerKey, ConsumerStats, SubscriptionStats, TopicError, TopicErrorKind,
+    TopicStats,
+};
 use crate::compaction::CompactionFigures;
 use crate::rates::{Rate, total};
 
@@ -53,6 +56,7 @@ fn subscription_stats(name: &str, subscription: &Subscription) -> SubscriptionSt
         read_position: None,
         replay_entries: 0,
         delayed_entries: 0,
+        delayed_until_ms: 0,
         unacked_messages: 0,
         blocked_on_unacked: false,
         active_consumer: active.map(|member| member.name.to_string()),
@@ -124,6 +128,7 @@ impl NonPersistentTopic {
             average_message_bytes: if messages_in == 0 { 0.0 } else { bytes_in as f64 / messages_in as f64 },
             storage_bytes: 0,
             backlog_bytes: 0,
+            backlog_quota: BacklogQuotaFigures::default(),
             topic_epoch: state.producers.epoch(),
             deduplication: false,
             publish_latency_us_p50: 0,

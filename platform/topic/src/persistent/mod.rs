@@ -45,7 +45,7 @@ use producing::{LogAnswer, ProducerSide};
 #[cfg(feature = "sim")]
 pub(crate) use producing::{check_link_send, check_send};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use subscription::Subscription;
 
@@ -121,8 +121,8 @@ pub struct PersistentTopic {
     snapshots: snapshots::Snapshots,
     closed: AtomicBool,
     terminated: AtomicBool,
-    /// Bits of the quotas that are exceeded.
-    quota_exceeded: AtomicU8,
+    /// The backlog's quotas, as the last check found them.
+    quota: quota::QuotaState,
     /// Limits of what the topic belongs to.
     above: RwLock<LimitsAbove>,
     /// Why producers are kept out, by a quota of what the topic belongs to.
@@ -225,7 +225,7 @@ impl PersistentTopic {
             sharing: replicated::Sharing::default(),
             snapshots: snapshots::Snapshots::default(),
             closed: AtomicBool::new(false),
-            quota_exceeded: AtomicU8::new(0),
+            quota: quota::QuotaState::default(),
             above: RwLock::default(),
             hold: RwLock::default(),
             dispatch_limit: OnceLock::new(),

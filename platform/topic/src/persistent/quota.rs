@@ -5,13 +5,13 @@
 
 use super::PersistentTopic;
 use super::subscription::Subscription;
-use crate::api::{TopicError, TopicErrorKind, TopicLimits};
+use crate::api::{BacklogQuotaFigures, TopicError, TopicErrorKind, TopicLimits};
 use crate::ttl::is_expired;
 use meridian_managed_ledger::{AckPosition, LedgerInfo, LogEntry};
 use meridian_types::Position;
 use meridian_wire::payload::summarize;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Entries looked at in one read of an expiry.
 const EXPIRY_READ_ENTRIES: u32 = 1000;
@@ -26,6 +26,16 @@ const OVER_SIZE: u8 = 1;
 const OVER_AGE: u8 = 2;
 /// The policy that evicts.
 const EVICT: u8 = 2;
+
+/// The backlog's quotas, as the last check found them, and what was evicted since the load.
+#[derive(Default)]
+pub(super) struct QuotaState {
+    /// Bits of the quotas that are exceeded.
+    exceeded: AtomicU8,
+    oldest_ms: AtomicU64,
+    evicted_by_size: AtomicU64,
+    evicted_by_age: AtomicU64,
+}
 
 fn broker_time_ms(entry: &LogEntry) -> u64 {
     entry.broker_time_ms
@@ -116,7 +126,8 @@ impl PersistentTopic {
     pub(super) fn start_quota_check(&self, now_ms: u64) {
         let limits = self.limits();
         if limits.backlog_quota_bytes == 0 && limits.backlog_quota_s == 0 {
-            self.quota_exceeded.store(0, Ordering::Relaxed);
+            self.quota.exceeded.store(0, Ordering::Relaxed);
+            self.quota.oldest_ms.store(0, Ordering::Relaxed);
             return;
         }
         let Some(topic) = self.me.upgrade() else { return };
@@ -130,7 +141,7 @@ impl PersistentTopic {
     async fn check_quota(&self, now_ms: u64) -> Result<(), TopicError> {
         let limits = self.limits();
         let ledgers = self.log.info().ledgers;
-        let mut exceeded = 0;
+        let (mut exceeded, mut oldest_ms) = (0, 0);
         for subscription in self.all_subscriptions().into_iter().filter(|subscription| subscription.durable) {
             let start = subscription.cursor.read_start();
             if subscription.cursor.backlog_entries() == 0 {
@@ -138,19 +149,25 @@ impl PersistentTopic {
             }
             let bytes = bytes_from(&ledgers, start);
             let over_size = limits.backlog_quota_bytes != 0 && bytes > limits.backlog_quota_bytes;
-            let over_age = limits.backlog_quota_s != 0 && self.is_older(start, limits.backlog_quota_s, now_ms).await?;
+            let stored_ms = if limits.backlog_quota_s == 0 { None } else { self.stored_ms(start).await? };
+            let limit_ms = limits.backlog_quota_s.saturating_mul(1000);
+            let over_age = stored_ms.is_some_and(|stored_ms| now_ms.saturating_sub(stored_ms) > limit_ms);
+            oldest_ms = stored_ms.filter(|stored_ms| oldest_ms == 0 || *stored_ms < oldest_ms).unwrap_or(oldest_ms);
             exceeded |= if over_size { OVER_SIZE } else { 0 } | if over_age { OVER_AGE } else { 0 };
             if over_size && limits.backlog_bytes_policy == EVICT {
                 let keep = limits.backlog_quota_bytes / 100 * EVICT_TO_PERCENT;
-                self.evict_up_to(&subscription, position_with(&ledgers, keep), now_ms);
+                let evicted = self.evict_up_to(&subscription, position_with(&ledgers, keep), now_ms);
+                self.quota.evicted_by_size.fetch_add(evicted, Ordering::Relaxed);
             }
             if over_age && limits.backlog_age_policy == EVICT {
                 let before_ms = now_ms.saturating_sub(limits.backlog_quota_s * 1000);
                 let end = self.log.find_by_time(before_ms, &broker_time_ms).await?;
-                self.evict_up_to(&subscription, end, now_ms);
+                let evicted = self.evict_up_to(&subscription, end, now_ms);
+                self.quota.evicted_by_age.fetch_add(evicted, Ordering::Relaxed);
             }
         }
-        self.quota_exceeded.store(exceeded, Ordering::Relaxed);
+        self.quota.oldest_ms.store(oldest_ms, Ordering::Relaxed);
+        self.quota.exceeded.store(exceeded, Ordering::Relaxed);
         if self.quota_refusal(&limits).is_some() {
             self.with_producers(|side| side.core.close_all());
         }
@@ -159,7 +176,7 @@ impl PersistentTopic {
 
     /// Why producers are kept out by a quota, if they are: the size before the age, each by its own policy.
     pub(super) fn quota_refusal(&self, limits: &TopicLimits) -> Option<TopicErrorKind> {
-        let exceeded = self.quota_exceeded.load(Ordering::Relaxed);
+        let exceeded = self.quota.exceeded.load(Ordering::Relaxed);
         let refusal = |over: u8, policy: u8| match policy {
             _ if exceeded & over == 0 => None,
             0 => Some(TopicErrorKind::ProducerBlockedQuotaExceededError),
@@ -169,18 +186,29 @@ impl PersistentTopic {
         refusal(OVER_SIZE, limits.backlog_bytes_policy).or_else(|| refusal(OVER_AGE, limits.backlog_age_policy))
     }
 
-    async fn is_older(&self, start: Position, seconds: u64, now_ms: u64) -> Result<bool, TopicError> {
+    /// When the first entry from a position on was stored.
+    async fn stored_ms(&self, start: Position) -> Result<Option<u64>, TopicError> {
         let first = self.log.read(start, 1, u64::MAX).await?;
-        Ok(first
-            .first()
-            .is_some_and(|entry| now_ms.saturating_sub(entry.broker_time_ms) > seconds.saturating_mul(1000)))
+        Ok(first.first().map(|entry| entry.broker_time_ms))
     }
 
-    /// Acks everything before `end` for a subscription.
-    fn evict_up_to(&self, subscription: &Arc<Subscription>, end: Position, now_ms: u64) {
+    /// How near the backlog is to its quotas.
+    pub(super) fn backlog_quota_figures(&self) -> BacklogQuotaFigures {
+        let limits = self.limits.read();
+        BacklogQuotaFigures {
+            limit_bytes: limits.backlog_quota_bytes,
+            limit_s: limits.backlog_quota_s,
+            oldest_ms: self.quota.oldest_ms.load(Ordering::Relaxed),
+            evicted_by_size_entries: self.quota.evicted_by_size.load(Ordering::Relaxed),
+            evicted_by_age_entries: self.quota.evicted_by_age.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Acks everything before `end` for a subscription; answers how many entries.
+    fn evict_up_to(&self, subscription: &Arc<Subscription>, end: Position, now_ms: u64) -> u64 {
         let last = self.log.previous(end);
         if last < subscription.cursor.read_start() {
-            return;
+            return 0;
         }
         let ack = AckPosition { position: last, unacked_batch_indexes: None, messages: 0 };
         let outcome = subscription.cursor.ack_cumulative(ack);
@@ -189,6 +217,7 @@ impl PersistentTopic {
             "evicted the oldest part of a backlog over its quota"
         );
         self.note_expired(subscription, outcome.entries, now_ms);
+        outcome.entries
     }
 }
 

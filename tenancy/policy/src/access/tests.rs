@@ -204,3 +204,28 @@ fn patterns_never_make_an_administrator() {
         assert!(!world.may(role, Action::Administer, &Scope::Tenant("t")));
     }
 }
+
+#[test]
+fn who_holds_nothing_is_told_the_same_whatever_is_there() {
+    let mut world = World::new();
+    world.grant("one", &[Permission::Consume]);
+    let roles = &mut world.namespace.auth_policies.subscription_auth_roles;
+    roles.insert("reserved".into(), BTreeSet::from(["one".into()]));
+    world.namespace.subscription_auth_mode = SubscriptionAuthMode::Prefix;
+    let scope = Scope::Subscription(&world.topic, "reserved");
+    let said = |grants| decide(&world.rules, "stranger", Action::Consume, &scope, grants).unwrap_err().to_string();
+    let absent = said(Grants::default());
+    assert_eq!(said(world.grants()), absent);
+    assert_eq!(said(Grants { tenant: Some(&world.tenant), namespace: None }), absent);
+}
+
+/// Field report B107: a pattern that would not mean what it looks like is told from the others.
+#[test]
+fn b107_patterns_have_their_star_at_one_end() {
+    for good in ["a", "*", "a*", "*b", "a-b"] {
+        assert!(is_role_or_pattern(good), "{good}");
+    }
+    for bad in ["a*b", "**", "*a*", "a**", "a*b*"] {
+        assert!(!is_role_or_pattern(bad), "{bad}");
+    }
+}

@@ -47,7 +47,7 @@ def hcl(values):
 
 
 @pytest.mark.parametrize("kind", ["meridian_namespace", "meridian_topic"])
-def test_every_policy_is_applied_seen_changed_and_repaired(terraform, region, name, kind):
+def test_b159_b167_every_policy_is_applied_seen_changed_and_repaired(terraform, region, name, kind):
     # A namespace is bound to a group that is there.
     assert region.admin("PUT", "/admin/v2/resourcegroups/text", json={"publishRateInMsgs": 1000000}).status_code == 204
     one = terraform("").run("version") and terraform("")

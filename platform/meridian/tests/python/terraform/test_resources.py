@@ -80,7 +80,7 @@ resource "meridian_environment" "e" {{
 """
 
 
-def test_every_kind_is_made_imported_and_destroyed(terraform, region, name):
+def test_b159_every_kind_is_made_imported_and_destroyed(terraform, region, name):
     one = terraform(ALL.format(name=name))
     one.apply()
     one.plan_is_empty()

@@ -13,7 +13,7 @@ def pair(tmp_path_factory):
     pair.close()
 
 
-def test_rounds_of_create_plan_and_destroy_leave_nothing_behind(pair):
+def test_b162_rounds_of_create_plan_and_destroy_leave_nothing_behind(pair):
     rounds(pair, 2)
 
 
