@@ -105,7 +105,8 @@ impl Outbox {
     /// Holds nothing back any longer; whether something was held back.
     pub(super) fn relay_now(&mut self) -> bool {
         let Some(relay_since_ms) = self.relay_since_ms.take() else { return false };
-        let relay = std::mem::replace(&mut self.relay, AckState::new(self.relay.epoch()));
+        let none = AckState::new(self.relay.epoch());
+        let relay = std::mem::replace(&mut self.relay, none);
         self.fresh.merge(&relay);
         self.since_ms = Some(self.since_ms.map_or(relay_since_ms, |since_ms| since_ms.min(relay_since_ms)));
         true
