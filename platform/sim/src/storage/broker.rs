@@ -3,7 +3,8 @@
 //!
 //! Invariants: L1 entries are appended only to the last ledger of the list, which this owner created and listed under its
 //! epoch; L2 a ledger is deleted only after a list without it was stored; L3 whoever loses a compare-and-set of the list is
-//! owner no more. A broker that is not named by look-ups any more does not notice by itself: it goes on until it is fenced.
+//! owner no more. A broker that is not named by look-ups any more does not notice by itself: it goes on until it is fenced, or
+//! until look-ups name it again, which is a new lease and begins with a new take-over.
 
 use super::bug::Bug;
 use super::jobs::{Job, Wanted};
@@ -48,6 +49,8 @@ enum Purpose {
 pub(super) struct Broker {
     phase: Phase,
     next_at_ms: u64,
+    /// The assignment under which it took over.
+    assignment: u64,
     known: Option<(LogRecord, Version)>,
     pub(super) log: Layout,
     pub(super) acks: AckSet,
@@ -67,6 +70,7 @@ impl Default for Broker {
         Self {
             phase: Phase::Idle,
             next_at_ms: 0,
+            assignment: 0,
             known: None,
             log: Layout::new(none, 0),
             acks: AckSet::new(none, false),
@@ -89,13 +93,16 @@ impl Broker {
 
 impl World {
     pub(super) fn tick_broker(&mut self, proc: Proc) {
-        let (now_ms, assigned) = (self.now_ms(), self.assigned == proc);
+        let (now_ms, assigned, assignment) = (self.now_ms(), self.assigned == proc, self.assignments);
         let Some(broker) = self.broker(proc) else { return };
         match broker.phase {
             Phase::Idle if assigned && now_ms >= broker.next_at_ms => {
                 broker.phase = Phase::Loading;
+                broker.assignment = assignment;
                 self.call(proc, Meta::LoadLog);
             }
+            Phase::Idle => {}
+            _ if assigned && broker.assignment != assignment => self.give_up(proc),
             Phase::Serving => self.serve(proc),
             _ => {}
         }

@@ -47,7 +47,9 @@ impl World {
         // Look-ups name another broker when the owner is gone, and now and then without a reason.
         let gone = !self.procs[self.assigned].up || self.procs[self.assigned].paused_until_ms > self.now_ms();
         if self.rng.hits(self.plan.reassign + if gone { 200 } else { 0 }) {
-            self.assigned = self.rng.below(self.plan.brokers as u64) as Proc;
+            let to = self.rng.below(self.plan.brokers as u64) as Proc;
+            self.assignments += u64::from(to != self.assigned);
+            self.assigned = to;
         }
     }
 

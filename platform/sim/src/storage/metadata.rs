@@ -122,6 +122,15 @@ fn silence(op: &Meta) -> MetaAnswer {
 const TIMEOUT_MS: u64 = 200;
 
 impl World {
+    /// The ledger is gone, and sooner or later its copies.
+    pub(super) fn execute_delete(&mut self, ledger: LedgerId) {
+        if let Some((record, _)) = self.metadata.ledgers.remove(&ledger) {
+            self.metadata.change_holdings(holding_changes(ledger, Some(&record), None));
+            self.bookies.iter_mut().for_each(|bookie| bookie.collect(ledger));
+            self.coverage.trimmed += 1;
+        }
+    }
+
     /// Asks the store.
     pub(super) fn ask_metadata(&mut self, from: Address, op: Meta) {
         let serial = self.number();
@@ -165,11 +174,7 @@ impl World {
             }
             Meta::Delete(ledger) => {
                 self.check_delete(ledger);
-                if let Some((record, _)) = self.metadata.ledgers.remove(&ledger) {
-                    self.metadata.change_holdings(holding_changes(ledger, Some(&record), None));
-                    self.bookies.iter_mut().for_each(|bookie| bookie.collect(ledger));
-                    self.coverage.trimmed += 1;
-                }
+                self.execute_delete(ledger);
                 MetaAnswer::Stored(Stored::Done(self.metadata.next_version()))
             }
             Meta::LoadLog => MetaAnswer::Log(Some((self.metadata.log.clone(), Version(self.metadata.log_version)))),

@@ -2,7 +2,7 @@
 
 use super::world::{Part, World};
 use meridian_ledger::LedgerState;
-use meridian_types::{LedgerId, Position};
+use meridian_types::{BookieId, LedgerId, Position};
 
 /// After that something is stuck.
 const PATIENCE_MS: u64 = 30_000;
@@ -34,8 +34,12 @@ impl World {
             return Some("publishes go on".to_owned());
         }
         let lost: Vec<_> = self.bookies.iter().filter(|bookie| bookie.lost).map(|bookie| bookie.id.clone()).collect();
-        let left = self.metadata.holdings.iter().find(|(bookie, _)| lost.contains(bookie));
-        if let Some((bookie, ledger)) = left {
+        if let Some((bookie, ledger)) = self.metadata.holdings.iter().find(|(bookie, _)| lost.contains(bookie)).cloned()
+        {
+            if self.is_beyond_recovery(ledger, &lost) {
+                // What an operator does.
+                self.execute_delete(ledger);
+            }
             return Some(format!("ledger {ledger} still has {bookie}, which is lost"));
         }
         let working = self.procs.iter().any(|process| match &process.part {
@@ -43,6 +47,17 @@ impl World {
             Part::Broker(_) => false,
         });
         working.then(|| "workers are at work".to_owned())
+    }
+
+    /// An open ledger in which nothing was confirmed and of which more members are lost for ever than may be missing
+    /// from a recovery: nobody can prove that it is empty, so it stays until an operator deletes it. Not if the log's list names it.
+    fn is_beyond_recovery(&self, ledger: LedgerId, lost: &[BookieId]) -> bool {
+        let Some((record, _)) = self.metadata.ledgers.get(&ledger) else { return false };
+        let members = record.ensembles.last().map(|ensemble| &ensemble.bookies);
+        let gone = members.into_iter().flatten().filter(|member| lost.contains(member)).count();
+        let spare = (record.layout.write_quorum() - record.layout.ack_quorum()) as usize;
+        let listed = self.metadata.log.ledgers.iter().any(|one| one.id == ledger);
+        !listed && record.state != LedgerState::Closed && self.oracle.confirmed_of(ledger) < 0 && gone > spare
     }
 
     fn check_end(&mut self) {

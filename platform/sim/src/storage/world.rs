@@ -93,6 +93,8 @@ pub(super) struct World {
     pub parted: BTreeMap<(Proc, usize), u64>,
     /// The broker that look-ups name.
     pub assigned: Proc,
+    /// How often that changed.
+    pub assignments: u64,
     pub healed: bool,
     pub healed_ms: u64,
     pub done: bool,
@@ -132,6 +134,7 @@ impl World {
             coverage: StorageCoverage::default(),
             parted: BTreeMap::new(),
             assigned: 0,
+            assignments: 0,
             healed: false,
             healed_ms: 0,
             done: false,
