@@ -5,7 +5,7 @@ import zlib
 
 import program  # finds the harness
 import pulsar
-from oracle import Oracle
+from promises import Oracle
 
 KEYS = 8
 BODY_BYTES = (0, 100, 2000)

@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "chaos"))
 import program  # noqa: E402
 import rounds  # noqa: E402
 import schedule  # noqa: E402
-from oracle import Oracle  # noqa: E402
+from promises import Oracle  # noqa: E402
 from region import wait_until  # noqa: E402
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "2"))
