@@ -64,6 +64,10 @@ class World:
         for number in range(5):
             producer.send(f"hush {number}")
         consumer.acknowledge(consumer.receive(10_000))
+        stats = f"/admin/v2/persistent/{tenant}/orders/sekrit/stats"
+        # The client gathers acknowledgements for a while.
+        wait_until(lambda: self.done("admin", "GET", stats).json()["subscriptions"]["hush-billing"]["msgBacklog"] == 4, 10,
+                   "the acknowledgement")
 
     def call(self, role, method, path, body=None, **more):
         headers = bearer(self.tokens[role]) if role else {}
