@@ -9,6 +9,7 @@ use crate::cache::{Cache, Meaning};
 use crate::keys::{Key, PREFIX};
 use crate::learn::Reads;
 use crate::shared::{Sharing, SharingSettings};
+use crate::write::Turns;
 use arc_swap::ArcSwap;
 use meridian_metadata::{SharedStore, Version, Watch, WatchEvent};
 use meridian_policy::{
@@ -53,6 +54,7 @@ pub struct Registry {
     pub(crate) cache: RwLock<Cache>,
     pub(crate) sharing: Sharing,
     pub(crate) reads: Reads,
+    pub(crate) turns: Turns,
     defaults: ArcSwap<BrokerDefaults>,
     changes: broadcast::Sender<Changed>,
     /// The version up to which the cache holds the store.
@@ -88,6 +90,7 @@ impl Registry {
             cache: RwLock::new(cache),
             sharing,
             reads: Reads::default(),
+            turns: Turns::default(),
             defaults: ArcSwap::from_pointee(defaults),
             changes: broadcast::Sender::new(CHANGES_QUEUED),
             applied: watch::Sender::new(version),

@@ -13,6 +13,7 @@ use meridian_types::{NamespaceName, TopicName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// How often a change is tried against others.
@@ -65,6 +66,19 @@ impl<'a> Tries<'a> {
         tokio::time::sleep(Duration::from_millis(self.pause_ms)).await;
         self.pause_ms = (self.pause_ms * 2).min(READ_BACK_MAX_MS);
         Ok(())
+    }
+}
+
+/// Changes of one record that come at once through this broker take turns: only other brokers are rivals at the store, and a
+/// burst of them does not use up each other's tries.
+#[derive(Debug, Default)]
+pub(crate) struct Turns([tokio::sync::Mutex<()>; 32]);
+
+impl Turns {
+    async fn take(&self, key: &Key) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        key.path().hash(&mut hasher);
+        self.0[(hasher.finish() % self.0.len() as u64) as usize].lock().await
     }
 }
 
@@ -273,12 +287,14 @@ impl Registry {
         T: Record,
         E: From<RegistryError>,
     {
+        let turn = self.turns.take(key).await;
         let mut tries = Tries::of(key);
         let mut written: Option<(T, R)> = None;
         loop {
             tries.next()?;
             let found = self.find::<T>(key).await?.ok_or_else(|| key.not_found())?;
             if let Some((_, result)) = written.take().filter(|(value, _)| tries.unknown() && *value == found.value) {
+                drop(turn);
                 self.visible(found.version).await?;
                 return Ok(result);
             }
@@ -286,12 +302,19 @@ impl Registry {
             let result = change(&mut value)?;
             if value == found.value {
                 // R2: what was found is seen by later reads here too.
+                drop(turn);
                 self.visible(found.version).await?;
                 return Ok(result);
             }
             let header = self.next_header(key, &value, &found.header);
-            if self.try_commit(&mut tries, vec![key.put(&header, &value, Condition::Is(found.version))?]).await? {
-                return Ok(result);
+            match self.store.commit(vec![key.put(&header, &value, Condition::Is(found.version))?]).await {
+                Ok(version) => {
+                    // The next one writes while this one waits to see what it wrote.
+                    drop(turn);
+                    self.visible(version).await?;
+                    return Ok(result);
+                }
+                Err(error) => tries.read_back(error).await?,
             }
             written = Some((value, result));
         }

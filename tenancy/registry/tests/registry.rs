@@ -318,3 +318,26 @@ async fn a_document_is_kept_whole_and_of_two_writers_one_is_refused() {
     registry.forget_declared("p", &second).await.unwrap();
     assert_eq!(registry.declared("p").await.unwrap(), None);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b164_changes_of_one_record_that_come_at_once_are_all_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store: SharedStore = Arc::new(RocksStore::open(folder.path()).unwrap());
+    let registry = bootstrapped(&store).await;
+    let changes: Vec<_> = (0..200)
+        .map(|number| {
+            let registry = registry.clone();
+            tokio::spawn(async move {
+                let mark = |policies: &mut Policies| {
+                    policies.properties.insert(format!("p{number}"), "x".to_owned());
+                    Ok::<_, RegistryError>(())
+                };
+                registry.update_namespace(&ns("public/default"), mark).await
+            })
+        })
+        .collect();
+    for change in changes {
+        change.await.unwrap().unwrap();
+    }
+    assert_eq!(registry.namespace(&ns("public/default")).unwrap().properties.len(), 200);
+}

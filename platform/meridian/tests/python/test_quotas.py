@@ -300,7 +300,7 @@ def test_b117_a_resource_group_binds_the_namespaces_that_name_it(region, client)
     assert region.admin("GET", "/admin/v2/namespaces/grouped/a/resourcegroup").text in ("", "null")
     assert region.admin("PUT", group, json={"publishRateInMsgs": 40, "dispatchRateInMsgs": -1}).status_code == 204
     assert region.get(group) == {"publishRateInMsgs": 40}
-    assert region.get("/admin/v2/resourcegroups") == ["slow"]
+    assert "slow" in region.get("/admin/v2/resourcegroups")
     for namespace in ("a", "b"):
         assert region.admin("POST", f"/admin/v2/namespaces/grouped/{namespace}/resourcegroup/slow").status_code == 204
     producers = [client.create_producer(f"persistent://grouped/{namespace}/t", batching_enabled=False) for namespace in ("a", "b")]
