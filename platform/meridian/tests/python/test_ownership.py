@@ -32,6 +32,8 @@ def cluster(tmp_path):
         for broker in cluster.brokers:
             wait_until(lambda: broker.metric("meridian_ownership_in_force") == 1, 20, "the lease")
             wait_until(lambda: knows_namespace(broker), 20, "the namespace")
+            # Who knows only itself takes all bundles that are asked for.
+            wait_until(lambda: broker.metric("meridian_ownership_brokers") == len(cluster.brokers), 20, "all brokers")
         yield cluster
     finally:
         cluster.close()
