@@ -1,7 +1,8 @@
 //! Golden scripts of dispatch.
 
 use super::harness::{Harness, TestEntry, at, limits};
-use super::{Chunk, DispatchLimits, Waiting};
+use super::waiting::Waiting;
+use super::{Chunk, DispatchLimits};
 use crate::api::{ConsumerKey, KeySharedPolicy, SubscriptionType, TopicErrorKind};
 
 #[test]
