@@ -26,8 +26,8 @@ from scenarios import delivery, moving, speed  # noqa: E402
 KINDS = {"meridian": ("meridian", "meridian"), "pulsar": ("pulsar", "pulsar"), "mixed": ("meridian", "pulsar"),
          "mixed-back": ("pulsar", "meridian")}
 SCENARIOS = {function.__name__: function for function in (
-    speed.added_lag, speed.thin_link, speed.drain_after_cut, speed.wan_bytes, speed.publish_with_remotes, delivery.flapping,
-    delivery.flapping_with_markers, delivery.refused, delivery.region_killed, delivery.expired_before_copy,
+    speed.added_lag, speed.thin_link, speed.drain_after_cut, speed.wan_bytes, speed.publish_with_remotes, speed.cpu_slope,
+    delivery.flapping, delivery.flapping_with_markers, delivery.refused, delivery.region_killed, delivery.expired_before_copy,
     delivery.evicted_before_copy, moving.holes, moving.moved_under_load, moving.region_lost,
     moving.resend, moving.acked_to_the_end, moving.migrated)}
 # What both kinds are told: short intervals where the default is minutes.

@@ -170,7 +170,10 @@ class End(asyncio.Protocol):
                 self.transport.close()
             else:
                 self.finished_writing = True
-                self.transport.write_eof()
+                try:
+                    self.transport.write_eof()
+                except OSError:  # the peer has torn it down
+                    self.transport.abort()
 
     def tear(self):
         if self.transport is not None and not self.transport.is_closing():

@@ -1,4 +1,5 @@
 """How late, how fast, and at what price in bytes and processor time."""
+import multiprocessing
 import socket
 import threading
 import time
@@ -193,3 +194,58 @@ def publish_with_remotes(group, seconds=8, per_second=300):
                         "p99_ms": round(percentile(latencies, 0.99) * 1000, 2),
                         "cpu_us_per_message": round(cpu / sent * 1e6)}
     return found
+
+
+def cpu_slope(group, seconds=8, per_second=1500, batching=False, turns=3):
+    """Processor time of `west` per message: what one more remote adds, against one more local subscription that acknowledges all."""
+    remotes = [name for name in group.sides if name != "west"]
+    found = {}
+    for turn in range(turns):
+        for kind in ("remotes", "subscriptions"):
+            for count in range(len(remotes) + 1):
+                cost = _cpu_us(group, remotes[:count] if kind == "remotes" else [], count if kind == "subscriptions" else 0,
+                               seconds, per_second, batching)
+                found.setdefault((kind, count), []).append(cost)
+    middle = {key: percentile(costs, 0.5) for key, costs in found.items()}
+    slope = {kind: (middle[kind, len(remotes)] - middle[kind, 0]) / len(remotes) for kind in ("remotes", "subscriptions")}
+    return {"batched": batching, "cpu_us_per_message": {f"{count} {kind}": round(cost, 1) for (kind, count), cost in middle.items()},
+            "per_remote_us": round(slope["remotes"], 1), "per_subscription_us": round(slope["subscriptions"], 1),
+            "ratio": round(slope["remotes"] / slope["subscriptions"], 2)}
+
+
+def _acknowledge(url, topic, count, ready):
+    """Subscriptions that acknowledge all they get, in a process of its own: in the publisher's it would change its batches."""
+    client = pulsar.Client(url)
+    for number in range(count):
+        client.subscribe(topic, f"s{number}", consumer_type=pulsar.ConsumerType.Shared,
+                         message_listener=lambda consumer, message: consumer.acknowledge(message))
+    ready.set()
+    threading.Event().wait()
+
+
+def _cpu_us(group, remotes, subscriptions, seconds, per_second, batching):
+    topic = group.topic(["west", *remotes])
+    spawn = multiprocessing.get_context("spawn")
+    ready = spawn.Event()
+    consumers = spawn.Process(target=_acknowledge, args=(group["west"].url, topic, subscriptions, ready), daemon=True)
+    consumers.start()
+    if not ready.wait(60):
+        raise TimeoutError("the subscriptions")
+    # Batches are full, never timed out: each run has the same entries.
+    traffic = Traffic(group["west"], topic, "p", batching=batching, body_bytes=1024, batching_max_messages=20,
+                      batching_max_publish_delay_ms=10_000)
+    traffic.send(100).flush()
+    for remote in remotes:
+        linked(group, topic, "west", remote)
+        drained(group, topic, "west", remote)
+    cpu = group["west"].cpu_s()
+    with Steady(traffic, per_second):
+        time.sleep(seconds)
+    for remote in remotes:
+        drained(group, topic, "west", remote)
+    cpu = group["west"].cpu_s() - cpu
+    sent = len(traffic.confirmed_at) - 100
+    traffic.close()
+    consumers.kill()
+    consumers.join()
+    return cpu / sent * 1e6
