@@ -135,6 +135,42 @@ def test_a_planned_switch_and_the_way_back_lose_and_double_nothing(pair):
     print("held ms:", holds, "longest send s:", round(max(traffic.gaps), 3))
 
 
+def test_a_planned_switch_after_the_other_region_acknowledged_the_rest(pair):
+    pair.put(pair.west, "namespaces/geo/moved", {"replication_clusters": ["west", "east"]})
+    wait_until(lambda: pair.east.admin("GET", "/admin/v2/namespaces/geo/moved").status_code == 200, 20, "the namespace in east")
+    topic = "persistent://geo/moved/orders"
+    options = dict(consumer_type=pulsar.ConsumerType.Shared, replicate_subscription_state_enabled=True)
+    west = pair.west.client()
+    consumer = west.subscribe(topic, "s", **options)
+    producer = west.create_producer(topic, batching_enabled=False)
+    for number in range(10):
+        producer.send(b"%d" % number)
+    for number in range(10):
+        message = consumer.receive(10_000)
+        if number not in (3, 7):
+            consumer.acknowledge(message)
+    shared = lambda region, peer: region.get("/admin/v2/persistent/geo/moved/orders/stats")["subscriptions"]["s"]["sharedAcks"]["peers"][peer]
+    in_east = lambda: pair.east.admin("GET", "/admin/v2/persistent/geo/moved/orders/stats").json().get("subscriptions", {}).get("s", {})
+    wait_until(lambda: in_east().get("msgBacklog") == 2, 20, "east knows what is acknowledged")
+    west.close()
+    east = pair.east.client()
+    consumer = east.subscribe(topic, "s", **options)
+    rest = [consumer.receive(10_000) for _ in range(2)]
+    assert [message.data() for message in rest] == [b"3", b"7"]
+    for message in rest:
+        consumer.acknowledge(message)
+    wait_until(lambda: shared(pair.west, "east")["entriesNotConfirmed"] == 0, 20, "west knows that east has them all")
+    east.close()
+    pair.cli(pair.west, "enable", "geo/moved", "--active", "west")
+    active = lambda region: region.admin("GET", f"{FAILOVER}/geo/moved")
+    wait_until(lambda: active(pair.east).status_code == 200 and active(pair.east).json()["active"] == "west", 20, "east knows who is active")
+    plan = lambda: subprocess.run([BINARY, "admin", "--url", pair.west.web, "failover", "plan", "geo/moved", "--to", "east"],
+                                  capture_output=True, text=True, timeout=30)
+    wait_until(lambda: (now := plan()).returncode == 0 and "hand over: east is active" in now.stdout, 20, "nothing in the way")
+    account = json.loads(pair.cli(pair.west, "switch", "geo/moved", "--to", "east"))[0]["account"]
+    assert account["heldMs"] < 5000 and active(pair.west).json()["active"] == "east"
+
+
 def test_clients_that_come_later_are_sent_to_the_active_region(pair):
     topic = "persistent://geo/orders/later"
     with_east = pair.east.client()

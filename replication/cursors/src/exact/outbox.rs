@@ -39,7 +39,7 @@ pub(super) struct Outbox {
     everything: bool,
     /// The peer has confirmed the state's epoch.
     epoch_confirmed: bool,
-    /// Each `upto` that it has confirmed under this epoch.
+    /// Each `upto` that it has confirmed under this epoch, or is known to have by itself ([`Outbox::credit`]).
     confirmed: AckState,
     fresh: AckState,
     relay: AckState,
@@ -189,6 +189,14 @@ impl Outbox {
             since_ms: oldest.into_iter().chain(self.since_ms).min(),
             everything: self.everything,
             relaying: !self.relay.is_empty(),
+        }
+    }
+
+    /// A peer that is owed nothing has the whole state (O1), whoever told the last of it: a gap that it closed itself may
+    /// have raised an `upto` that nobody sends.
+    pub(super) fn credit(&mut self, state: &AckState) {
+        if self.is_idle() {
+            self.confirmed.merge(&state.uptos());
         }
     }
 

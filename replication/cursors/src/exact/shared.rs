@@ -205,6 +205,9 @@ impl SharedAcks {
         if !new.is_empty() {
             let others = self.peers.iter_mut().filter(|(peer, _)| **peer != from);
             others.for_each(|(_, outbox)| outbox.push_relay(&new, now_ms));
+            if let Some(outbox) = self.peers.get_mut(&from) {
+                outbox.credit(&self.state);
+            }
         }
         result?;
         Ok(if new.is_empty() { Received::Known } else { Received::Learned(new) })
@@ -275,7 +278,10 @@ impl SharedAcks {
 
     /// The peer has stored a part.
     pub fn confirm(&mut self, peer: RegionId, version: u64) -> bool {
-        self.peers.get_mut(&peer).is_some_and(|outbox| outbox.confirm(version))
+        let Some(outbox) = self.peers.get_mut(&peer) else { return false };
+        let was_in_flight = outbox.confirm(version);
+        outbox.credit(&self.state);
+        was_in_flight
     }
 
     /// Whether every peer has confirmed everything.

@@ -90,6 +90,36 @@ fn what_waits_is_overtaken_by_upto() {
 }
 
 #[test]
+fn a_gap_that_the_peer_closed_counts_as_confirmed_by_it() {
+    let (mut a, mut b) = (created(A), created(B));
+    talk(&mut a, &mut b, 10);
+    talk(&mut b, &mut a, 10);
+    let but_one = part(&a, &[(A, 1, 0), (A, 1, 1), (A, 1, 3), (A, 1, 4)]);
+    a.author(&but_one, 20).unwrap();
+    talk(&mut a, &mut b, 20);
+    // The consumer moved, and B tells that the log is acknowledged without a gap.
+    let mut rest = AckState::new(b.state().epoch());
+    rest.raise_upto(origin(A), at(1, 4));
+    b.author(&rest, 30).unwrap();
+    let (version, told) = b.take(A, 30).unwrap();
+    // While A still owes B something, nothing is assumed of what B has.
+    a.author(&part(&a, &[(B, 7, 7)]), 31).unwrap();
+    a.receive(B, &told, 31).unwrap();
+    assert_eq!(a.confirmed_upto(B, origin(A)), Position::EARLIEST);
+    b.confirm(A, version);
+    talk(&mut a, &mut b, 32);
+    assert_eq!(a.confirmed_upto(B, origin(A)), at(1, 4));
+    assert_eq!(b.confirmed_upto(A, origin(A)), at(1, 4));
+    // And when it owes nothing, B's own part is enough.
+    let mut more = AckState::new(b.state().epoch());
+    more.raise_upto(origin(A), at(1, 9));
+    b.author(&more, 40).unwrap();
+    talk(&mut b, &mut a, 40);
+    assert_eq!(a.confirmed_upto(B, origin(A)), at(1, 9));
+    assert_eq!((a.lag(B), b.lag(A)), (Lag::default(), Lag::default()));
+}
+
+#[test]
 fn news_of_one_peer_reach_another_after_a_while() {
     let (mut a, mut b, mut c) = (created(A), created(B), created(C));
     talk(&mut a, &mut b, 10);
