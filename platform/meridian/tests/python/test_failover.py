@@ -149,7 +149,7 @@ def test_a_planned_switch_after_the_other_region_acknowledged_the_rest(pair):
         message = consumer.receive(10_000)
         if number not in (3, 7):
             consumer.acknowledge(message)
-    shared = lambda region, peer: region.get("/admin/v2/persistent/geo/moved/orders/stats")["subscriptions"]["s"]["sharedAcks"]["peers"][peer]
+    peers = lambda: pair.west.get("/admin/v2/persistent/geo/moved/orders/stats")["subscriptions"]["s"]["sharedAcks"]["peers"]
     in_east = lambda: pair.east.admin("GET", "/admin/v2/persistent/geo/moved/orders/stats").json().get("subscriptions", {}).get("s", {})
     wait_until(lambda: in_east().get("msgBacklog") == 2, 20, "east knows what is acknowledged")
     west.close()
@@ -159,7 +159,7 @@ def test_a_planned_switch_after_the_other_region_acknowledged_the_rest(pair):
     assert [message.data() for message in rest] == [b"3", b"7"]
     for message in rest:
         consumer.acknowledge(message)
-    wait_until(lambda: shared(pair.west, "east")["entriesNotConfirmed"] == 0, 20, "west knows that east has them all")
+    wait_until(lambda: [peer["entriesNotConfirmed"] for peer in peers()] == [0], 20, "west knows that east has them all")
     east.close()
     pair.cli(pair.west, "enable", "geo/moved", "--active", "west")
     active = lambda region: region.admin("GET", f"{FAILOVER}/geo/moved")
