@@ -21,6 +21,7 @@ cluster: deps
 
 # Two regions provisioned by Terraform with three teams, and a message that crosses.
 terraform-demo: deps
+	@command -v terraform >/dev/null || { echo "terraform-demo: NOT RUN: there is no terraform on this machine; it is one program to be put on the PATH" >&2; exit 1; }
 	$(CARGO) build --release --locked -p meridian -p meridian-terraform
 	terraform/demo $${CARGO_TARGET_DIR:-target}/release/meridian $${CARGO_TARGET_DIR:-target}/release/terraform-provider-meridian
 

@@ -40,6 +40,9 @@ pub struct RegionsArgs {
     /// One setting of both regions; wins over the file, not over names and ports. May be given many times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Bookies of each region, so that it can keep several copies.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    bookies: Option<u16>,
     /// Any free ports instead of 6650/8080/6680 and 6750/8180/6780; `--ready-file` tells which.
     #[arg(long)]
     free_ports: bool,
@@ -118,6 +121,9 @@ fn options(args: &RegionsArgs, plan: &Plan) -> Vec<String> {
     if let Some(file) = &args.config {
         options.extend(["--config".to_owned(), file.display().to_string()]);
     }
+    if let Some(bookies) = args.bookies {
+        options.extend(["--bookies".to_owned(), bookies.to_string()]);
+    }
     let ours = [
         ("clusterName", plan.name.to_owned()),
         ("brokerServicePort", port(args, plan.ports[0])),
@@ -171,11 +177,12 @@ fn announce(args: &RegionsArgs, children: &[Child]) -> Result<(), Failure> {
         );
     }
     text += &format!("{NAMESPACE} is replicated between them, public/default is local to each. To try it:\n");
+    let program = own_path();
     let sides = [("receive", children.last(), "consume"), ("send   ", children.first(), "produce --rate 1")];
     for (what, child, verb) in sides {
         let Some(child) = child else { continue };
         text += &format!(
-            "  {what} in {}: meridian perf {verb} --url pulsar://localhost:{} persistent://{NAMESPACE}/try\n",
+            "  {what} in {}: {program} perf {verb} --url pulsar://localhost:{} persistent://{NAMESPACE}/try\n",
             child.name(),
             child.port("binary_port")?
         );
@@ -186,6 +193,11 @@ fn announce(args: &RegionsArgs, children: &[Child]) -> Result<(), Failure> {
     let ready: serde_json::Map<_, _> =
         children.iter().map(|child| (child.name().to_owned(), child.ready().clone())).collect();
     write_whole(file, &json!(ready).to_string())
+}
+
+/// This program as a shell finds it.
+pub fn own_path() -> String {
+    std::env::current_exe().map_or_else(|_| "meridian".to_owned(), |path| path.display().to_string())
 }
 
 /// Writes a file whole or not at all.

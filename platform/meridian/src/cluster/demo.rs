@@ -11,7 +11,7 @@
 use super::identity::ClusterIdentity;
 use crate::child::Child;
 use crate::cli::Failure;
-use crate::regions::write_whole;
+use crate::regions::{own_path, write_whole};
 use crate::store::{self, StoreUrl};
 use clap::Args;
 use meridian_metadata::SharedStore;
@@ -265,22 +265,24 @@ fn announce(args: &DemoArgs, url: &str, nodes: &[Node]) -> Result<(), Failure> {
     for node in nodes {
         let Some(child) = &node.child else { continue };
         ready.insert(node.name.clone(), child.ready().clone());
+        let pid = child.ready()["pid"].as_u64().map_or_else(String::new, |pid| format!("  pid {pid}"));
         text += &match node.role {
             "broker" => {
                 let (binary, web) = (child.port("binary_port")?, child.port("web_port")?);
                 entrance.get_or_insert(binary);
                 format!(
-                    "  {}  pulsar://127.0.0.1:{binary}  http://127.0.0.1:{web}  log {}\n",
+                    "  {}{pid}  pulsar://127.0.0.1:{binary}  http://127.0.0.1:{web}  log {}\n",
                     node.name,
                     child.log_file().display()
                 )
             }
-            _ => format!("  {}  log {}\n", node.name, child.log_file().display()),
+            _ => format!("  {}{pid}  log {}\n", node.name, child.log_file().display()),
         };
     }
     if let Some(binary) = entrance {
         text += &format!(
-            "Any broker will do. To try it, and then kill -9 a node of it:\n  meridian perf produce --url pulsar://127.0.0.1:{binary} --rate 1000 persistent://public/default/try\n"
+            "Any broker will do. To try it, and then kill -9 a node of it:\n  {} perf produce --url pulsar://127.0.0.1:{binary} --rate 1000 persistent://public/default/try\n",
+            own_path()
         );
     }
     say(&text);
