@@ -119,7 +119,10 @@ const COUNTERS: &[(&str, &str, Count)] = &[
     ("outages_total", "Times that the store went away.", |f| f.outages),
     ("reads_total", "Reads done.", |f| f.reads),
     ("writes_total", "Writes done.", |f| f.writes),
-    ("repeated_total", "Attempts repeated because it was away.", |f| f.repeated),
+    ("repeated_total", "Attempts repeated because they got no answer.", |f| f.repeated),
+    ("contended_total", "Attempts that failed although it answered others: contended or slow, not away.", |f| {
+        f.contended
+    }),
     ("timed_out_total", "Calls given up past their time.", |f| f.timed_out),
     ("refused_total", "Calls refused because too many waited.", |f| f.refused),
 ];

@@ -2,7 +2,8 @@
 //!
 //! Role: holds the client, builds a new one after repeated absence, times every step, and holds new calls back while
 //! the store is known to be away, so that its return meets one probe and not everything that waited.
-//! Invariants: K4; the client is only ever used for optimistic transactions without its own heart beats.
+//! Invariants: K4; the client is only ever used for optimistic transactions without its own heart beats; only silence is
+//! absence: a step that fails or takes too long counts only if its part of the store answered nobody since it began.
 //! Failure: [`Failure`].
 //! Must never know: keys, the trait's calls.
 
@@ -12,7 +13,7 @@ use crate::stats::Counters;
 use arc_swap::ArcSwap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tikv_client::transaction::HeartbeatOption;
 use tikv_client::{
@@ -25,11 +26,30 @@ const MAX_ANSWER_BYTES: usize = 288 * 1024 * 1024;
 /// Absences in a row after which the store is taken for away.
 const ABSENCES_UNTIL_AWAY: u32 = 2;
 
+/// The parts of a store that answer or fall silent by themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// The placement driver, which gives time stamps.
+    Clock,
+    /// TiKV.
+    Data,
+}
+
+/// What was heard of one part.
+#[derive(Debug, Default)]
+struct Heard {
+    /// Absences in a row.
+    absences: AtomicU32,
+    /// When it last answered anything, in ms since the connection was made.
+    answered_ms: AtomicU64,
+}
+
 /// The connection.
 pub(crate) struct Link {
     config: TikvConfig,
     client: ArcSwap<TransactionClient>,
-    absences: AtomicU32,
+    made: Instant,
+    heard: [Heard; 2],
     available: tokio::sync::watch::Sender<bool>,
     counters: Arc<Counters>,
 }
@@ -69,7 +89,8 @@ impl Link {
         Ok(Self {
             config,
             client: ArcSwap::from_pointee(client),
-            absences: AtomicU32::new(0),
+            made: Instant::now(),
+            heard: Default::default(),
             available: tokio::sync::watch::Sender::new(true),
             counters,
         })
@@ -95,9 +116,25 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one step within its own limit and the deadline of the call.
+    /// How long ago the part that has been silent for longer answered anything, a conflict or a refusal included.
+    pub(crate) fn silent_for(&self) -> Duration {
+        let answered_ms = self.heard.iter().map(|heard| heard.answered_ms.load(Ordering::Relaxed)).min();
+        self.made.elapsed().saturating_sub(Duration::from_millis(answered_ms.unwrap_or(0)))
+    }
+
+    /// Runs one step with data within its own limit and the deadline of the call.
     pub(crate) async fn step<T>(
         &self,
+        what: &'static str,
+        deadline: Instant,
+        step: impl Future<Output = Result<T, tikv_client::Error>>,
+    ) -> Result<T, Failure> {
+        self.step_of(Part::Data, what, deadline, step).await
+    }
+
+    async fn step_of<T>(
+        &self,
+        part: Part,
         what: &'static str,
         deadline: Instant,
         step: impl Future<Output = Result<T, tikv_client::Error>>,
@@ -107,15 +144,15 @@ impl Link {
         let outcome = tokio::time::timeout_at(deadline.min(started + limit), step).await;
         match outcome {
             Ok(Ok(value)) => {
-                self.answered();
+                self.answered(part);
                 Ok(value)
             }
             Ok(Err(error)) => {
                 let failure = Failure::of(what, &error);
                 if failure.is_absence() {
-                    self.absent();
+                    self.absent(part, started);
                 } else {
-                    self.answered();
+                    self.answered(part);
                 }
                 Err(failure)
             }
@@ -123,27 +160,36 @@ impl Link {
                 self.counters.timeouts.add(1);
                 // A call that had little time left says nothing about the store.
                 if started.elapsed() * 2 >= limit {
-                    self.absent();
+                    self.absent(part, started);
                 }
                 Err(Failure::timed_out(what))
             }
         }
     }
 
-    fn answered(&self) {
-        self.absences.store(0, Ordering::Relaxed);
-        if self.is_away() {
+    fn answered(&self, part: Part) {
+        let heard = &self.heard[part as usize];
+        heard.absences.store(0, Ordering::Relaxed);
+        heard.answered_ms.fetch_max(self.made.elapsed().as_millis() as u64, Ordering::Relaxed);
+        let present = |heard: &Heard| heard.absences.load(Ordering::Relaxed) < ABSENCES_UNTIL_AWAY;
+        if self.is_away() && self.heard.iter().all(present) {
             self.counters.available.store(true, Ordering::Relaxed);
             self.available.send_replace(true);
             tracing::info!("the metadata store is back");
         }
     }
 
-    fn absent(&self) {
-        let absences = self.absences.fetch_add(1, Ordering::Relaxed) + 1;
+    /// A step that began then was not answered. Others may have been, or a conflict was resolved all the while.
+    fn absent(&self, part: Part, started: Instant) {
+        let heard = &self.heard[part as usize];
+        let started_ms = started.duration_since(self.made).as_millis() as u64;
+        if heard.answered_ms.load(Ordering::Relaxed) > started_ms {
+            return;
+        }
+        let absences = heard.absences.fetch_add(1, Ordering::Relaxed) + 1;
         if absences >= ABSENCES_UNTIL_AWAY && self.available.send_replace(false) {
             self.counters.available.store(false, Ordering::Relaxed);
-            tracing::warn!("the metadata store does not answer; calls wait for its return");
+            tracing::warn!(?part, "the metadata store does not answer; calls wait for its return");
         }
     }
 
@@ -151,7 +197,7 @@ impl Link {
     pub(crate) async fn timestamp(&self, deadline: Instant) -> Result<Timestamp, Failure> {
         let client = self.client.load_full();
         let started = Instant::now();
-        let stamp = self.step("a time stamp", deadline, client.current_timestamp()).await?;
+        let stamp = self.step_of(Part::Clock, "a time stamp", deadline, client.current_timestamp()).await?;
         self.counters.timestamps.add(started.elapsed());
         Ok(stamp)
     }
@@ -160,7 +206,8 @@ impl Link {
     pub(crate) async fn begin(&self, deadline: Instant) -> Result<Transaction, Failure> {
         let client = self.client.load_full();
         let started = Instant::now();
-        let transaction = self.step("a time stamp", deadline, client.begin_with_options(options())).await?;
+        let beginning = client.begin_with_options(options());
+        let transaction = self.step_of(Part::Clock, "a time stamp", deadline, beginning).await?;
         self.counters.timestamps.add(started.elapsed());
         Ok(transaction)
     }

@@ -215,6 +215,10 @@ impl MetadataStore for TikvStore {
         Box::pin(async move { Ok(self.shared.publisher.hub().latest()) })
     }
 
+    fn silent_for(&self) -> Option<Duration> {
+        Some(self.shared.link.silent_for())
+    }
+
     fn own_figures(&self) -> Vec<Figure> {
         self.stats().figures()
     }

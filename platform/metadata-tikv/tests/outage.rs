@@ -54,6 +54,31 @@ async fn a_frozen_store_is_said_in_time_and_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn commits_that_hang_while_others_are_answered_are_no_absence() {
+    let server = MiniTikv::start(&TikvOptions::default()).unwrap();
+    let (tikv, store) = open(&server);
+    store.put("k", "1", Condition::Any).await.unwrap();
+    let before = tikv.stats().retries;
+    server.faults().inject(Rpc::Prewrite, Fault::HangBefore, 8);
+    let mut writers = tokio::task::JoinSet::new();
+    for index in 0..4 {
+        let store = store.clone();
+        writers.spawn(async move { store.put(&format!("w/{index}"), "1", Condition::Any).await.is_ok() });
+    }
+    // Some give up and some succeed; meanwhile the looks for changes are answered, and nobody else is held back.
+    while !writers.is_empty() {
+        let stats = tikv.stats();
+        assert!(stats.available, "{stats:?}");
+        assert!(store.silent_for().unwrap() < PATIENCE / 4);
+        if let Ok(Some(ended)) = timeout(Duration::from_millis(5), writers.join_next()).await {
+            ended.unwrap();
+        }
+    }
+    assert!(tikv.stats().retries > before, "no commit hung: {:?}", tikv.stats());
+    store.put("k", "2", Condition::Any).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_gives_no_time_stamps_is_said_in_time() {
     let server = MiniTikv::start(&TikvOptions::default()).unwrap();
     let (_tikv, store) = open(&server);

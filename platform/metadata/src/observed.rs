@@ -5,7 +5,8 @@
 //! Invariants: O1 no call waits longer than [`Patience::call_limit_ms`]; O2 at most [`Patience::waiting_max`] calls wait,
 //! more are refused at once; O3 at most [`Patience::parallel`] calls are at the store, and repeated calls are spread in
 //! time, so that a store that comes back is not run over; O4 only what is known not to have been done is repeated by
-//! itself; renewals of sessions are never repeated here: who renews decides what a late one is worth.
+//! itself; renewals of sessions are never repeated here: who renews decides what a late one is worth; O5 only silence is
+//! absence: a store that answered anything within [`SILENCE`], be it a conflict, is slow or contended, not away.
 //! Failure: past its time a read is [`MetadataError::Unavailable`], a write that may have been done
 //! [`MetadataError::UnknownOutcome`]; both may be repeated.
 //! Must never know: what keys mean, which store it is.
@@ -66,6 +67,8 @@ pub struct StoreFigures {
     pub writes: u64,
     /// Attempts repeated because the store was away.
     pub repeated: u64,
+    /// Attempts that failed although the store answered meanwhile: others stood in the way, or it is slow.
+    pub contended: u64,
     /// Calls given up because their time was over.
     pub timed_out: u64,
     /// Calls refused because too many waited.
@@ -92,6 +95,7 @@ pub struct ObservedStore {
     reads: AtomicU64,
     writes: AtomicU64,
     repeated: AtomicU64,
+    contended: AtomicU64,
     timed_out: AtomicU64,
     refused: AtomicU64,
 }
@@ -126,6 +130,7 @@ impl ObservedStore {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
+            contended: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         })
@@ -135,6 +140,9 @@ impl ObservedStore {
     pub fn figures(&self) -> StoreFigures {
         let now = Instant::now();
         let ms = |since: Instant| now.saturating_duration_since(since).as_millis() as u64;
+        if self.answered_lately() {
+            self.note(true, None);
+        }
         let health = self.health.lock();
         let silent = health.unanswered.filter(|since| now.saturating_duration_since(*since) >= SILENCE);
         let away = health.away_since.or(silent);
@@ -148,6 +156,7 @@ impl ObservedStore {
             reads: read(&self.reads),
             writes: read(&self.writes),
             repeated: read(&self.repeated),
+            contended: read(&self.contended),
             timed_out: read(&self.timed_out),
             refused: read(&self.refused),
         }
@@ -163,6 +172,20 @@ impl ObservedStore {
         let number = health.next;
         health.waiting.insert(number, Instant::now());
         Ok(Waiting { store: self, number })
+    }
+
+    /// Whether the store said anything of late, to whomever (O5).
+    fn answered_lately(&self) -> bool {
+        self.inner.silent_for().is_some_and(|silent| silent < SILENCE)
+    }
+
+    /// Notes an attempt that failed: the store is away only if it says nothing to anybody.
+    fn failed(&self, error: &MetadataError) {
+        let answers = self.answered_lately();
+        if answers {
+            self.contended.fetch_add(1, Ordering::Relaxed);
+        }
+        self.note(answers, Some(error));
     }
 
     fn note(&self, there: bool, error: Option<&MetadataError>) {
@@ -204,12 +227,12 @@ impl ObservedStore {
                 Kind::Read => MetadataError::Unavailable(text),
                 Kind::Write => MetadataError::UnknownOutcome(text),
             };
-            self.note(false, Some(&error));
+            self.failed(&error);
             return Err(error);
         };
         match &outcome {
             Err(error @ (MetadataError::Unavailable(_) | MetadataError::UnknownOutcome(_))) => {
-                self.note(false, Some(error));
+                self.failed(error);
             }
             _ => {
                 let counter = if kind == Kind::Read { &self.reads } else { &self.writes };
@@ -310,6 +333,10 @@ impl MetadataStore for ObservedStore {
         Box::pin(self.patient(Kind::Read, || self.inner.current_version()))
     }
 
+    fn silent_for(&self) -> Option<Duration> {
+        self.inner.silent_for()
+    }
+
     fn own_figures(&self) -> Vec<Figure> {
         self.inner.own_figures()
     }
@@ -326,7 +353,11 @@ mod tests {
     struct Leaving {
         inner: MemoryStore,
         away: AtomicBool,
+        /// How long ago it answered others, ms; [`UNTOLD`] = it does not say.
+        silent_ms: AtomicU64,
     }
+
+    const UNTOLD: u64 = u64::MAX;
 
     impl Leaving {
         async fn there<T>(&self, call: BoxFuture<'_, Result<T, MetadataError>>) -> Result<T, MetadataError> {
@@ -374,10 +405,18 @@ mod tests {
         fn current_version(&self) -> BoxFuture<'_, Result<Version, MetadataError>> {
             Box::pin(self.there(self.inner.current_version()))
         }
+        fn silent_for(&self) -> Option<Duration> {
+            let silent_ms = self.silent_ms.load(Ordering::SeqCst);
+            (silent_ms != UNTOLD).then(|| Duration::from_millis(silent_ms))
+        }
     }
 
     fn leaving(patience: Patience) -> (Arc<Leaving>, Arc<ObservedStore>) {
-        let inner = Arc::new(Leaving { inner: MemoryStore::new(), away: AtomicBool::new(false) });
+        let inner = Arc::new(Leaving {
+            inner: MemoryStore::new(),
+            away: AtomicBool::new(false),
+            silent_ms: AtomicU64::new(UNTOLD),
+        });
         (inner.clone(), ObservedStore::new(inner, patience))
     }
 
@@ -455,5 +494,25 @@ mod tests {
             store.attempt(Kind::Write, Duration::from_millis(10), std::future::pending::<Result<(), _>>()).await;
         assert!(matches!(never, Err(MetadataError::UnknownOutcome(_))));
         assert!(!store.figures().available);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_others_kept_from_its_end_says_nothing_of_the_store() {
+        let (inner, store) = leaving(Patience { call_limit_ms: 50, pause_ms: 5, ..Patience::default() });
+        inner.away.store(true, Ordering::SeqCst);
+        inner.silent_ms.store(100, Ordering::SeqCst);
+        assert!(matches!(store.get("a").await, Err(MetadataError::Unavailable(_))));
+        let slow = store.attempt(Kind::Write, Duration::from_millis(10), std::future::pending::<Result<(), _>>()).await;
+        assert!(matches!(slow, Err(MetadataError::UnknownOutcome(_))));
+        let figures = store.figures();
+        assert_eq!((figures.available, figures.outages, figures.away_ms), (true, 0, 0), "a conflict is an answer");
+        assert!(figures.contended >= 2);
+        // Now it says nothing to anybody any more.
+        inner.silent_ms.store(SILENCE.as_millis() as u64, Ordering::SeqCst);
+        assert!(store.get("a").await.is_err());
+        assert_eq!((store.figures().available, store.figures().outages), (false, 1));
+        // An answer to somebody else is enough to be there again.
+        inner.silent_ms.store(0, Ordering::SeqCst);
+        assert!(store.figures().available);
     }
 }

@@ -9,6 +9,7 @@ use meridian_types::{Classify, ErrorClass};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A boxed future; metadata calls are never per message.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -221,6 +222,12 @@ pub trait MetadataStore: Send + Sync {
     /// The store's latest version. Take it *before* reading a range, then watch from it: changes that the read has
     /// already seen come again, none is missed.
     fn current_version(&self) -> BoxFuture<'_, Result<Version, MetadataError>>;
+
+    /// How long ago the store last answered anything, a refusal or a conflict of others included; `None` = this kind of
+    /// store does not say.
+    fn silent_for(&self) -> Option<Duration> {
+        None
+    }
 
     /// What only this kind of store can say of itself.
     fn own_figures(&self) -> Vec<Figure> {
