@@ -34,6 +34,8 @@ pub(crate) struct AuditSettings {
     pub samples: u32,
     /// Ledgers looked at per second at most.
     pub ledgers_per_second: u64,
+    /// Ensembles that do not keep the placement's rule are ordered to be moved.
+    pub mends_placement: bool,
 }
 
 pub(crate) struct Audit {
@@ -190,6 +192,8 @@ impl Audit {
         report.copies += checked.copies;
         report.unanswered_copies += checked.unanswered;
         report.misplaced_ensembles += u64::from(checked.misplaced);
+        report.mendable_ensembles += u64::from(checked.mendable);
+        let mend = self.settings.mends_placement && checked.mendable > 0;
         let mut short = BTreeSet::new();
         for (probe, finding) in checked.findings {
             if !leaving.contains(&probe.bookie) {
@@ -198,11 +202,13 @@ impl Audit {
             let damaged = finding == Finding::Damaged;
             report.note(ReportLine { ledger_id, bookie: probe.bookie, entry_id: probe.entry_id, damaged });
         }
-        if short.is_empty() {
+        if short.is_empty() && !mend {
             return Ok(());
         }
-        tracing::warn!(ledger = ledger_id.0, bookies = ?short, "copies are missing or damaged; a repair is ordered");
-        let repair = Repair { bookies: short.into_iter().collect(), found_ms: now_ms() };
+        if !short.is_empty() {
+            tracing::warn!(ledger = ledger_id.0, bookies = ?short, "copies are missing or damaged; a repair is ordered");
+        }
+        let repair = Repair { bookies: short.into_iter().collect(), found_ms: now_ms(), mend };
         self.store.put(&keys::repair_key(ledger_id), repair.encode(), Condition::Any).await?;
         report.repairs += 1;
         Ok(())

@@ -8,15 +8,18 @@
 
 use crate::follow::HEAR_MS;
 use crate::keys;
-use crate::records::{Leaving, Reason, Report};
+use crate::records::{Hopeless, Leaving, Reason, Report};
 use crate::run::now_ms;
 use crate::store;
 use meridian_ledger::LedgerClient;
 use meridian_metadata::{Condition, MetadataError, SharedStore};
 use meridian_topology::Location;
-use meridian_types::{BookieId, Classify, ErrorClass};
+use meridian_types::{BookieId, Classify, ErrorClass, LedgerId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Ledgers beyond recovery that are listed at once.
+pub const HOPELESS_LINES_MAX: usize = 200;
 
 /// Why an order was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -202,6 +205,16 @@ impl Desk {
     pub async fn report(&self) -> Result<Option<Report>, DeskError> {
         let Some(entry) = self.store.get(keys::AUDIT_REPORT).await? else { return Ok(None) };
         Ok(Some(Report::decode(&entry.value)?))
+    }
+
+    /// Ledgers that the bookies which are there can't bring back, the first [`HOPELESS_LINES_MAX`], and whether there are
+    /// more.
+    ///
+    /// # Errors
+    /// What metadata said.
+    pub async fn hopeless(&self) -> Result<(Vec<(LedgerId, Hopeless)>, bool), DeskError> {
+        let (marks, more) = store::hopeless(&*self.store, None, HOPELESS_LINES_MAX).await?;
+        Ok((marks.into_iter().map(|(ledger_id, mark, _)| (ledger_id, mark)).collect(), more))
     }
 
     /// The name of the process that is auditor now.

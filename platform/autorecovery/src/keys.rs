@@ -1,5 +1,6 @@
 //! The metadata keys of this room, all under `/autorecovery/`: the auditor's key and the claims of ledgers (both die with
-//! their process), marks of bookies that leave, marks of ledgers to be repaired, the order for an audit and its report.
+//! their process), marks of bookies that leave, marks of ledgers to be repaired and of those beyond recovery, the order for
+//! an audit and its report.
 //!
 //! Invariants: K1 ledger ids are 19 digits with leading zeros.
 //! Must never know: who reads them.
@@ -14,6 +15,8 @@ pub const AUDITOR: &str = "/autorecovery/auditor";
 pub const LEAVING_PREFIX: &str = "/autorecovery/leaving/";
 /// Prefix of marks of ledgers to be repaired.
 pub const REPAIR_PREFIX: &str = "/autorecovery/repair/";
+/// Prefix of marks of ledgers that can't be brought back by those who are there.
+pub const HOPELESS_PREFIX: &str = "/autorecovery/hopeless/";
 /// Prefix of claims; their value is the worker's name.
 pub const CLAIM_PREFIX: &str = "/autorecovery/claims/";
 /// An operator wants an audit now; the value is the wall clock in ms, as text.
@@ -38,7 +41,20 @@ pub fn repair_key(ledger_id: LedgerId) -> String {
 
 /// The ledger of such a mark.
 pub fn repair_of(key: &str) -> Option<LedgerId> {
-    let digits = key.strip_prefix(REPAIR_PREFIX)?;
+    ledger_of(key.strip_prefix(REPAIR_PREFIX)?)
+}
+
+/// The mark of a ledger beyond recovery.
+pub fn hopeless_key(ledger_id: LedgerId) -> String {
+    format!("{HOPELESS_PREFIX}{:019}", ledger_id.0)
+}
+
+/// The ledger of such a mark.
+pub fn hopeless_of(key: &str) -> Option<LedgerId> {
+    ledger_of(key.strip_prefix(HOPELESS_PREFIX)?)
+}
+
+fn ledger_of(digits: &str) -> Option<LedgerId> {
     let plain = digits.len() == 19 && digits.bytes().all(|b| b.is_ascii_digit());
     if plain { digits.parse().ok().map(LedgerId) } else { None }
 }
@@ -61,6 +77,8 @@ mod tests {
         assert_eq!(repair_key(LedgerId(42)), "/autorecovery/repair/0000000000000000042");
         assert_eq!(repair_of(&repair_key(LedgerId(42))), Some(LedgerId(42)));
         assert_eq!(repair_of("/autorecovery/repair/42"), None);
+        assert_eq!(hopeless_key(LedgerId(42)), "/autorecovery/hopeless/0000000000000000042");
+        assert_eq!(hopeless_of(&hopeless_key(LedgerId(42))), Some(LedgerId(42)));
         assert_eq!(claim_key(LedgerId(42)), "/autorecovery/claims/0000000000000000042");
     }
 }

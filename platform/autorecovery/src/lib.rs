@@ -14,7 +14,8 @@
 //! - J4 an open ledger is fenced only after a grace, and only if there is a bookie to take the place of the lost one:
 //!   its writer is told to replace it by itself before that ([`follow`]).
 //!
-//! Failure: whatever fails is tried again later, with growing pauses; metrics count it.
+//! Failure: whatever fails is tried again later, with growing pauses; metrics count it. What the bookies that are there
+//! can't bring back ([`verdict`]) is marked with its reason, so that an operator sees it, and tried ever more seldom.
 //! Must never know: what ledgers are for, topics, sockets.
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ mod run;
 mod session;
 mod store;
 pub mod throttle;
+mod verdict;
 mod worker;
 
 pub use desk::{BookieLine, BookieState, Desk, DeskError, Progress};

@@ -20,6 +20,8 @@ pub(crate) struct Metrics {
     pub entries: IntCounter,
     pub bytes: IntCounter,
     pub lost_entries: IntCounter,
+    pub mended: IntCounter,
+    pub unrecoverable: IntGauge,
     pub looks_failed: IntCounter,
     pub audits: IntCounter,
     audit_end_seconds: IntGauge,
@@ -29,6 +31,7 @@ pub(crate) struct Metrics {
     audit_damaged: IntGauge,
     audit_unanswered: IntGauge,
     audit_misplaced: IntGauge,
+    audit_mendable: IntGauge,
     audit_under_replicated: IntGauge,
     audit_failed: IntGauge,
 }
@@ -68,6 +71,12 @@ impl Metrics {
             bytes: names.counter("bytes_replicated_total", "Bytes of copies made")?,
             lost_entries: names
                 .counter("entries_without_copy_total", "Attempts that met an entry without a good copy")?,
+            mended: names.counter(
+                "placement_ensembles_mended_total",
+                "Ensembles moved so that they keep the placement's rule",
+            )?,
+            unrecoverable: names
+                .gauge("unrecoverable_ledgers", "Ledgers that the bookies which are there can't bring back")?,
             looks_failed: names.counter("looks_failed_total", "Looks of the auditor that metadata did not answer")?,
             audits: names.counter("audits_total", "Audits ended in this process")?,
             audit_end_seconds: names.gauge("audit_end_timestamp_seconds", "When the last audit ended")?,
@@ -77,6 +86,8 @@ impl Metrics {
             audit_damaged: names.gauge("audit_damaged_copies", "Copies whose bytes did not match")?,
             audit_unanswered: names.gauge("audit_unanswered_copies", "Copies on bookies that did not answer")?,
             audit_misplaced: names.gauge("audit_misplaced_ensembles", "Ensembles that break the placement's rule")?,
+            audit_mendable: names
+                .gauge("audit_mendable_ensembles", "Finished ones of them that other members would put right")?,
             audit_under_replicated: names.gauge("audit_under_replicated_ledgers", "Ledgers with a missing bookie")?,
             audit_failed: names.gauge("audit_failed_ledgers", "Ledgers that could not be looked at")?,
         })
@@ -91,6 +102,7 @@ impl Metrics {
         self.audit_damaged.set(report.damaged_copies as i64);
         self.audit_unanswered.set(report.unanswered_copies as i64);
         self.audit_misplaced.set(report.misplaced_ensembles as i64);
+        self.audit_mendable.set(report.mendable_ensembles as i64);
         self.audit_under_replicated.set(report.under_replicated_ledgers as i64);
         self.audit_failed.set(report.failed_ledgers as i64);
     }

@@ -2,10 +2,12 @@
 //!
 //! Invariants:
 //! - N1 a ledger is never at work twice here, and at most [`PlannerSettings::ledgers_in_flight`] are at work.
-//! - N2 what failed waits, each time twice as long, up to a bound; what another worker holds waits a little.
+//! - N2 what failed waits, each time twice as long, up to a bound; what those who are there can't bring back waits up to a
+//!   longer one; what another worker holds waits a little.
 //! - N3 an open ledger is closed only when it was first met at least the grace ago and a replacement was there at the
 //!   last look (J4).
-//! - N4 at most [`QUEUE_MAX`] ledgers wait here; the work list itself is in metadata.
+//! - N4 at most [`QUEUE_MAX`] ledgers wait here, and [`HOPELESS_MAX`] more that can't be brought back, so that these do
+//!   not stand in the others' way; the work list itself is in metadata.
 //!
 //! Must never know: clocks, stores, bookies.
 
@@ -14,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Ledgers that wait here at most.
 pub const QUEUE_MAX: usize = 4_000;
+/// Ledgers beyond recovery that are remembered at most without taking others' room.
+pub const HOPELESS_MAX: usize = 100_000;
 
 /// Bounds and times.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +28,8 @@ pub struct PlannerSettings {
     pub retry_ms: u64,
     /// Longest pause.
     pub retry_max_ms: u64,
+    /// Longest pause of a ledger that those who are there can't bring back.
+    pub hopeless_retry_max_ms: u64,
     /// Pause before a ledger that another worker holds is looked at again.
     pub busy_ms: u64,
     /// How long the writer of an open ledger has to replace a lost bookie by itself.
@@ -53,6 +59,8 @@ pub enum Outcome {
     },
     /// It failed.
     Failed,
+    /// It failed, and will until a bookie comes back.
+    Hopeless,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,6 +69,7 @@ struct Memory {
     failures: u32,
     open_since_ms: Option<u64>,
     can_replace: bool,
+    hopeless: bool,
 }
 
 /// See the head of this file.
@@ -71,6 +80,8 @@ pub struct Planner {
     queued: BTreeSet<LedgerId>,
     working: BTreeSet<LedgerId>,
     later: BTreeMap<LedgerId, Memory>,
+    /// How many of these are beyond recovery.
+    hopeless: usize,
 }
 
 impl Planner {
@@ -82,6 +93,7 @@ impl Planner {
             queued: BTreeSet::new(),
             working: BTreeSet::new(),
             later: BTreeMap::new(),
+            hopeless: 0,
         }
     }
 
@@ -103,7 +115,8 @@ impl Planner {
 
     /// Ledgers that may still be offered (N4).
     pub fn room(&self) -> usize {
-        QUEUE_MAX.saturating_sub(self.queue.len() + self.later.len())
+        let later = self.later.len() - self.hopeless.min(HOPELESS_MAX);
+        QUEUE_MAX.saturating_sub(self.queue.len() + later)
     }
 
     /// Ledgers that wait, those that wait for a later time, those at work.
@@ -136,6 +149,8 @@ impl Planner {
             return;
         }
         let mut memory = self.later.remove(&ledger_id).unwrap_or_default();
+        self.hopeless -= usize::from(memory.hopeless);
+        memory.hopeless = memory.hopeless && outcome == Outcome::Busy;
         match outcome {
             Outcome::Done => return,
             Outcome::Busy => memory = Memory { at_ms: now_ms + self.settings.busy_ms, ..memory },
@@ -158,7 +173,14 @@ impl Planner {
                 memory.failures += 1;
                 memory.at_ms = now_ms + pause_ms.min(self.settings.retry_max_ms);
             }
+            Outcome::Hopeless => {
+                let pause_ms = self.settings.retry_ms.saturating_mul(1 << memory.failures.min(20));
+                memory.failures += 1;
+                memory.hopeless = true;
+                memory.at_ms = now_ms + pause_ms.min(self.settings.hopeless_retry_max_ms);
+            }
         }
+        self.hopeless += usize::from(memory.hopeless);
         self.later.insert(ledger_id, memory);
     }
 
@@ -168,6 +190,7 @@ impl Planner {
         self.queued.clear();
         let working = &self.working;
         self.later.retain(|ledger_id, _| working.contains(ledger_id));
+        self.hopeless = self.later.values().filter(|memory| memory.hopeless).count();
     }
 }
 
@@ -176,8 +199,14 @@ mod tests {
     use super::*;
     use proptest::prelude::{prop, prop_assert, proptest};
 
-    const SETTINGS: PlannerSettings =
-        PlannerSettings { ledgers_in_flight: 2, retry_ms: 10, retry_max_ms: 50, busy_ms: 30, open_grace_ms: 100 };
+    const SETTINGS: PlannerSettings = PlannerSettings {
+        ledgers_in_flight: 2,
+        retry_ms: 10,
+        retry_max_ms: 50,
+        hopeless_retry_max_ms: 300,
+        busy_ms: 30,
+        open_grace_ms: 100,
+    };
 
     fn ids(numbers: &[i64]) -> Vec<LedgerId> {
         numbers.iter().copied().map(LedgerId).collect()
@@ -199,6 +228,7 @@ mod tests {
                         "done" => Outcome::Done,
                         "busy" => Outcome::Busy,
                         "failed" => Outcome::Failed,
+                        "hopeless" => Outcome::Hopeless,
                         "open" => Outcome::Open { can_replace: true },
                         _ => Outcome::Open { can_replace: false },
                     };
@@ -262,15 +292,48 @@ mod tests {
         assert_eq!(planner.counts(), (0, 0, 0));
     }
 
+    #[test]
+    fn golden_script_of_a_ledger_beyond_recovery() {
+        let mut planner = Planner::new(SETTINGS);
+        let script = [
+            (0, "offer 1", "1"),
+            (0, "next", "1"),
+            (0, "end 1 hopeless", ""),
+            (9, "next", "-"),
+            (10, "next", "1"),
+            (10, "end 1 hopeless", ""),
+            (30, "next", "1"),
+            (30, "end 1 hopeless", ""),
+            (70, "next", "1"),
+            (70, "end 1 hopeless", ""),
+            (150, "next", "1"),
+            (150, "end 1 hopeless", ""),
+            (310, "next", "1"), // a pause of 160, beyond the bound of other failures
+            (310, "end 1 hopeless", ""),
+            (609, "next", "-"),
+            (610, "next", "1"), // never more than 300
+            (610, "end 1 hopeless", ""),
+        ];
+        play(&mut planner, &script);
+        assert_eq!((planner.counts(), planner.room()), ((0, 1, 0), QUEUE_MAX), "it takes nobody's room");
+        // A bookie came back: it is tried at once.
+        planner.forget();
+        play(&mut planner, &[(611, "offer 1", "1"), (611, "next", "1"), (612, "end 1 done", "")]);
+        assert_eq!((planner.counts(), planner.room()), ((0, 0, 0), QUEUE_MAX));
+    }
+
     proptest! {
         #[test]
-        fn bounds_hold(steps in prop::collection::vec((0..6u8, 0..12i64), 0..200)) {
+        fn bounds_hold(steps in prop::collection::vec((0..8u8, 0..12i64), 0..200)) {
             let mut planner = Planner::new(SETTINGS);
             let (mut now_ms, mut working) = (0, BTreeSet::new());
             for (kind, which) in steps {
                 now_ms += 7;
+                let hopeless = planner.later.values().filter(|memory| memory.hopeless).count();
+                prop_assert!(planner.hopeless == hopeless, "N4");
                 match kind {
                     0 => drop(planner.offer(ids(&[which, which + 1]))),
+                    7 => planner.forget(),
                     1 | 2 => {
                         if let Some(task) = planner.next(now_ms) {
                             prop_assert!(working.insert(task.ledger_id), "N1");
@@ -279,7 +342,8 @@ mod tests {
                     }
                     _ => {
                         if let Some(ledger_id) = working.pop_first() {
-                            let outcomes = [Outcome::Done, Outcome::Failed, Outcome::Open { can_replace: which % 2 == 0 }];
+                            let open = Outcome::Open { can_replace: which % 2 == 0 };
+                            let outcomes = [Outcome::Done, Outcome::Failed, open, Outcome::Hopeless];
                             planner.finished(now_ms, ledger_id, outcomes[usize::from(kind - 3)]);
                         }
                     }

@@ -1,8 +1,8 @@
 //! What this room stores.
 //!
-//! Format (values of `/autorecovery/leaving/{bookie}`, `/autorecovery/repair/{id}` and `/autorecovery/audit/report`): one
-//! byte version (1), then a protobuf message: [`LeavingProto`], [`RepairProto`], [`ReportProto`]. Unknown fields are
-//! skipped.
+//! Format (values of `/autorecovery/leaving/{bookie}`, `/autorecovery/repair/{id}`, `/autorecovery/hopeless/{id}` and
+//! `/autorecovery/audit/report`): one byte version (1), then a protobuf message: [`LeavingProto`], [`RepairProto`],
+//! [`HopelessProto`], [`ReportProto`]. Unknown fields are skipped.
 //! Invariants: F1 a report names at most [`REPORT_LINES_MAX`] findings; its counts are whole all the same.
 //! Failure: bytes that break a rule are [`MetadataError::Corrupt`].
 //! Must never know: who writes them.
@@ -16,6 +16,8 @@ use prost::Message;
 pub const RECORDS_VERSION: u8 = 1;
 /// Findings named in a report.
 pub const REPORT_LINES_MAX: usize = 200;
+/// Longest reason kept.
+pub const REASON_BYTES_MAX: usize = 400;
 /// Bookies of one mark of a ledger at most.
 const REPAIR_BOOKIES_MAX: usize = 1_000;
 
@@ -39,13 +41,28 @@ pub struct Leaving {
     pub due_ms: u64,
 }
 
-/// A ledger has members that lack copies.
+/// A ledger has members that lack copies, or that stand too close.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repair {
-    /// These.
+    /// These; none, if it is only the placement.
     pub bookies: Vec<BookieId>,
     /// When that was found, wall clock in ms.
     pub found_ms: u64,
+    /// Ensembles of it do not keep the placement's rule, and could.
+    pub mend: bool,
+}
+
+/// A ledger that can't be brought back to full copies by those who are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hopeless {
+    /// When that was seen first, wall clock in ms.
+    pub since_ms: u64,
+    /// The last attempt, wall clock in ms.
+    pub tried_ms: u64,
+    /// Attempts.
+    pub attempts: u64,
+    /// What stands in the way; at most [`REASON_BYTES_MAX`].
+    pub reason: String,
 }
 
 /// One finding of an audit.
@@ -82,6 +99,8 @@ pub struct Report {
     pub unanswered_copies: u64,
     /// Ensembles that do not keep the placement's rule.
     pub misplaced_ensembles: u64,
+    /// Those of them that are finished and could keep it with the bookies that are there.
+    pub mendable_ensembles: u64,
     /// Ledgers with a member that is not registered or leaves.
     pub under_replicated_ledgers: u64,
     /// Ledgers that were marked to be repaired.
@@ -117,6 +136,26 @@ pub struct RepairProto {
     /// Found, in ms.
     #[prost(uint64, tag = "2")]
     pub found_ms: u64,
+    /// Placement.
+    #[prost(bool, tag = "3")]
+    pub mend: bool,
+}
+
+/// A stored [`Hopeless`]. Field numbers are for ever.
+#[derive(Clone, PartialEq, Message)]
+pub struct HopelessProto {
+    /// Since, in ms.
+    #[prost(uint64, tag = "1")]
+    pub since_ms: u64,
+    /// Last attempt, in ms.
+    #[prost(uint64, tag = "2")]
+    pub tried_ms: u64,
+    /// Attempts.
+    #[prost(uint64, tag = "3")]
+    pub attempts: u64,
+    /// Reason.
+    #[prost(string, tag = "4")]
+    pub reason: String,
 }
 
 /// A stored [`ReportLine`]. Field numbers are for ever.
@@ -181,6 +220,9 @@ pub struct ReportProto {
     /// Findings.
     #[prost(message, repeated, tag = "14")]
     pub lines: Vec<LineProto>,
+    /// Misplaced, and could be mended.
+    #[prost(uint64, tag = "15")]
+    pub mendable_ensembles: u64,
 }
 
 fn corrupt(what: &str, why: &str) -> MetadataError {
@@ -233,7 +275,7 @@ impl Repair {
     /// The stored form.
     pub fn encode(&self) -> Bytes {
         let bookies = self.bookies.iter().map(|id| id.as_str().to_owned()).collect();
-        encode(&RepairProto { bookies, found_ms: self.found_ms })
+        encode(&RepairProto { bookies, found_ms: self.found_ms, mend: self.mend })
     }
 
     /// Reads the stored form.
@@ -245,7 +287,40 @@ impl Repair {
         if proto.bookies.len() > REPAIR_BOOKIES_MAX {
             return Err(corrupt("mark of a ledger", "it names too many bookies"));
         }
-        Ok(Self { bookies: proto.bookies.into_iter().map(BookieId::new).collect(), found_ms: proto.found_ms })
+        let bookies = proto.bookies.into_iter().map(BookieId::new).collect();
+        Ok(Self { bookies, found_ms: proto.found_ms, mend: proto.mend })
+    }
+}
+
+impl Hopeless {
+    /// After one more attempt, which failed for this reason.
+    pub fn again(before: Option<&Hopeless>, now_ms: u64, reason: &str) -> Self {
+        let (since_ms, attempts) = before.map_or((now_ms, 0), |before| (before.since_ms, before.attempts));
+        let mut end = reason.len().min(REASON_BYTES_MAX);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        Self { since_ms, tried_ms: now_ms, attempts: attempts + 1, reason: reason[..end].to_owned() }
+    }
+
+    /// The stored form.
+    pub fn encode(&self) -> Bytes {
+        encode(&HopelessProto {
+            since_ms: self.since_ms,
+            tried_ms: self.tried_ms,
+            attempts: self.attempts,
+            reason: self.reason.clone(),
+        })
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// [`MetadataError::Corrupt`] with the rule that the bytes break.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MetadataError> {
+        let proto: HopelessProto = decode("mark of a ledger beyond recovery", bytes)?;
+        let HopelessProto { since_ms, tried_ms, attempts, reason } = proto;
+        Ok(Self { since_ms, tried_ms, attempts, reason })
     }
 }
 
@@ -285,6 +360,7 @@ impl Report {
             mended_holdings: self.mended_holdings,
             failed_ledgers: self.failed_ledgers,
             lines: self.lines.iter().take(REPORT_LINES_MAX).map(line).collect(),
+            mendable_ensembles: self.mendable_ensembles,
         })
     }
 
@@ -310,6 +386,7 @@ impl Report {
             damaged_copies: proto.damaged_copies,
             unanswered_copies: proto.unanswered_copies,
             misplaced_ensembles: proto.misplaced_ensembles,
+            mendable_ensembles: proto.mendable_ensembles,
             under_replicated_ledgers: proto.under_replicated_ledgers,
             repairs: proto.repairs,
             mended_holdings: proto.mended_holdings,
@@ -329,9 +406,17 @@ mod tests {
         let leaving = Leaving { reason: Reason::Ordered, since_ms: 300, due_ms: 301 };
         assert_eq!(&leaving.encode()[..], [1, 0x08, 1, 0x10, 0xac, 2, 0x18, 0xad, 2]);
         assert_eq!(Leaving::decode(&leaving.encode()), Ok(leaving));
-        let repair = Repair { bookies: vec![BookieId::new("a"), BookieId::new("b")], found_ms: 5 };
+        let repair = Repair { bookies: vec![BookieId::new("a"), BookieId::new("b")], found_ms: 5, mend: false };
         assert_eq!(&repair.encode()[..], [1, 0x0a, 1, b'a', 0x0a, 1, b'b', 0x10, 5]);
         assert_eq!(Repair::decode(&repair.encode()), Ok(repair));
+        let mend = Repair { bookies: Vec::new(), found_ms: 5, mend: true };
+        assert_eq!(&mend.encode()[..], [1, 0x10, 5, 0x18, 1]);
+        assert_eq!(Repair::decode(&mend.encode()), Ok(mend));
+        let hopeless = Hopeless::again(None, 7, "no");
+        assert_eq!(&hopeless.encode()[..], [1, 0x08, 7, 0x10, 7, 0x18, 1, 0x22, 2, b'n', b'o']);
+        assert_eq!(Hopeless::decode(&hopeless.encode()), Ok(hopeless.clone()));
+        let again = Hopeless::again(Some(&hopeless), 9, &"ü".repeat(REASON_BYTES_MAX));
+        assert_eq!((again.since_ms, again.tried_ms, again.attempts, again.reason.len()), (7, 9, 2, REASON_BYTES_MAX));
         let mut report = Report { begun_ms: 1, ended_ms: 2, ledgers: 3, copies: 9, ..Report::default() };
         let (ledger_id, entry_id) = (LedgerId(7), EntryId(4));
         report.note(ReportLine { ledger_id, bookie: BookieId::new("a"), entry_id, damaged: true });
@@ -362,6 +447,9 @@ mod tests {
             }
             if let Ok(repair) = Repair::decode(&bytes) {
                 prop_assert_eq!(Repair::decode(&repair.encode()), Ok(repair));
+            }
+            if let Ok(hopeless) = Hopeless::decode(&bytes) {
+                prop_assert_eq!(Hopeless::decode(&hopeless.encode()), Ok(hopeless));
             }
             if let Ok(report) = Report::decode(&bytes) {
                 prop_assert_eq!(Report::decode(&report.encode()), Ok(report));

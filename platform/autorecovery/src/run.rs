@@ -16,15 +16,24 @@ use crate::store;
 use crate::throttle::Throttle;
 use crate::worker::{Shop, Worker};
 use bytes::Bytes;
-use meridian_ledger::LedgerClient;
+use meridian_ledger::keys::record_key;
 use meridian_ledger::replicate::ReplicateSettings;
+use meridian_ledger::{LedgerClient, LedgerRecord};
 use meridian_metadata::{Condition, MetadataError, Operation, SessionId, SharedStore};
+use meridian_types::{BookieId, LedgerId};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+/// Marks of ledgers beyond recovery read at once.
+const HOPELESS_PAGE: usize = 1_000;
+/// Of these so many are looked at, drawn by lot: a long list costs no more than a short one.
+const HOPELESS_LOOKS: usize = 50;
+/// Marks counted at most.
+const HOPELESS_MAX: i64 = 100_000;
 
 /// Settings.
 #[derive(Debug, Clone)]
@@ -47,12 +56,16 @@ pub struct AutorecoveryConfig {
     pub replicate: ReplicateSettings,
     /// Longest pause after failures at one ledger.
     pub retry_max_ms: u64,
+    /// Longest pause after failures at a ledger that the bookies which are there can't bring back.
+    pub hopeless_retry_max_ms: u64,
     /// All ledgers are looked at so often; 0 = only by order.
     pub audit_interval_ms: u64,
     /// Copies looked at beside the first and last of each member's share.
     pub audit_samples: u32,
     /// Ledgers looked at per second at most.
     pub audit_ledgers_per_second: u64,
+    /// Audits have ensembles moved that do not keep the placement's rule and could.
+    pub mends_placement: bool,
     /// Where figures are registered.
     pub registry: prometheus::Registry,
 }
@@ -69,9 +82,11 @@ impl Default for AutorecoveryConfig {
             ledgers_in_flight: 8,
             replicate: ReplicateSettings::default(),
             retry_max_ms: 60_000,
+            hopeless_retry_max_ms: 3_600_000,
             audit_interval_ms: 7 * 24 * 3_600_000,
             audit_samples: 2,
             audit_ledgers_per_second: 100,
+            mends_placement: true,
             registry: prometheus::Registry::new(),
         }
     }
@@ -98,6 +113,7 @@ pub async fn run(
         ledgers_in_flight: config.ledgers_in_flight,
         retry_ms: config.look_ms.max(1),
         retry_max_ms: config.retry_max_ms,
+        hopeless_retry_max_ms: config.hopeless_retry_max_ms,
         busy_ms: config.look_ms.max(1) * 5,
         open_grace_ms: config.open_grace_ms,
     };
@@ -162,6 +178,7 @@ impl Office {
             let settings = AuditSettings {
                 samples: self.config.audit_samples,
                 ledgers_per_second: self.config.audit_ledgers_per_second,
+                mends_placement: self.config.mends_placement,
             };
             let audit = Audit { store: self.store.clone(), ledgers: self.ledgers.clone(), settings };
             audits.spawn(async move { audit.run().await });
@@ -211,10 +228,46 @@ impl Office {
         self.metrics.bookies_missing.set(missing as i64);
         self.metrics.bookies_leaving.set(scene.leaving.len() as i64);
         self.metrics.ledgers_waiting.set(waiting as i64);
+        self.look_at_hopeless(now_ms, &scene).await?;
         for decision in decisions {
             self.decide(decision, &scene).await?;
         }
         Ok(())
+    }
+
+    /// Counts the ledgers beyond recovery, and takes marks away that nothing stands behind any more: the ledger is gone,
+    /// or none of its members leaves and no repair is ordered.
+    async fn look_at_hopeless(&self, now_ms: u64, scene: &Scene) -> Result<(), MetadataError> {
+        let (mut count, mut after) = (0, None);
+        loop {
+            let (marks, more) = store::hopeless(&*self.store, after, HOPELESS_PAGE).await?;
+            after = marks.last().map(|(ledger_id, _, _)| *ledger_id);
+            let read = marks.len();
+            for (ledger_id, _, version) in marks {
+                let looks = rand::random_range(0..read) < HOPELESS_LOOKS;
+                if !looks || self.still_stands(ledger_id, now_ms, scene).await? {
+                    count += 1;
+                    continue;
+                }
+                let delete = self.store.delete(&keys::hopeless_key(ledger_id), Condition::Is(version)).await;
+                if !matches!(delete, Ok(_) | Err(MetadataError::Conflict { .. })) {
+                    return delete.map(drop);
+                }
+            }
+            if !more || count >= HOPELESS_MAX {
+                break;
+            }
+        }
+        self.metrics.unrecoverable.set(count);
+        Ok(())
+    }
+
+    async fn still_stands(&self, ledger_id: LedgerId, now_ms: u64, scene: &Scene) -> Result<bool, MetadataError> {
+        let Some(entry) = self.store.get(&record_key(ledger_id)).await? else { return Ok(false) };
+        let Ok(record) = LedgerRecord::decode(&entry.value) else { return Ok(true) };
+        let leaves = |id: &BookieId| scene.leaving.get(id).is_some_and(|mark| mark.is_due(now_ms));
+        let moves = record.ensembles.iter().flat_map(|ensemble| &ensemble.bookies).any(leaves);
+        Ok(moves || store::repair(&*self.store, ledger_id).await?.is_some())
     }
 
     async fn decide(&self, decision: Decision, scene: &Scene) -> Result<(), MetadataError> {

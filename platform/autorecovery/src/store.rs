@@ -4,7 +4,7 @@
 //! Must never know: what is decided.
 
 use crate::keys;
-use crate::records::{Leaving, Repair};
+use crate::records::{Hopeless, Leaving, Repair};
 use meridian_ledger::keys::{HOLDING_PREFIX, holding_key, holding_of, holdings_prefix};
 use meridian_metadata::{Condition, MetadataError, MetadataStore, Operation, Version};
 use meridian_types::{BookieId, LedgerId};
@@ -86,6 +86,39 @@ pub(crate) async fn repair(
 ) -> Result<Option<(Repair, Version)>, MetadataError> {
     let Some(entry) = store.get(&keys::repair_key(ledger_id)).await? else { return Ok(None) };
     Ok(Some((Repair::decode(&entry.value)?, entry.version)))
+}
+
+/// Ledgers beyond recovery behind `after`, at most `limit`, and whether there are more.
+pub(crate) async fn hopeless(
+    store: &dyn MetadataStore,
+    after: Option<LedgerId>,
+    limit: usize,
+) -> Result<(Vec<(LedgerId, Hopeless, Version)>, bool), MetadataError> {
+    let after = after.map(keys::hopeless_key);
+    let page = store.range(keys::HOPELESS_PREFIX, after.as_deref(), limit).await?;
+    let mut found = Vec::with_capacity(page.entries.len());
+    for entry in &page.entries {
+        let Some(ledger_id) = keys::hopeless_of(&entry.key) else { continue };
+        found.push((ledger_id, Hopeless::decode(&entry.value)?, entry.version));
+    }
+    Ok((found, page.next.is_some()))
+}
+
+/// Notes one more attempt at a ledger that failed for a reason that lasts.
+pub(crate) async fn give_up_for_now(
+    store: &dyn MetadataStore,
+    ledger_id: LedgerId,
+    now_ms: u64,
+    reason: &str,
+) -> Result<(), MetadataError> {
+    let key = keys::hopeless_key(ledger_id);
+    let before = store.get(&key).await?;
+    // One that can't be read is written anew.
+    let known = before.as_ref().and_then(|entry| Hopeless::decode(&entry.value).ok());
+    let value = Hopeless::again(known.as_ref(), now_ms, reason).encode();
+    let condition = before.map_or(Condition::Absent, |entry| Condition::Is(entry.version));
+    let put = Operation::Put { key, value, condition, ephemeral: None };
+    store.commit(vec![put]).await.map(drop)
 }
 
 /// Takes a holding away if the ledger's record is still as it was read (`None` = absent).

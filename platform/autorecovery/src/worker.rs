@@ -11,6 +11,7 @@ use crate::planner::{Outcome, Planner, PlannerSettings, Task};
 use crate::records::Repair;
 use crate::run::now_ms;
 use crate::store;
+use crate::verdict::{no_holder, no_recovery};
 use bytes::Bytes;
 use meridian_ledger::keys::{holding_key, record_key};
 use meridian_ledger::replicate::{Pace, ReplicateSettings, Replicated, Work};
@@ -24,6 +25,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
 use tokio::time::Instant;
+
+/// Why the bookies that are there can't do it; see [`crate::verdict`].
+type Verdict = fn(&LedgerRecord, &BTreeSet<BookieId>) -> Option<String>;
 
 /// What a worker is made of.
 pub(crate) struct Shop {
@@ -166,7 +170,7 @@ impl Shop {
         let outcome = self.work(task, due).await;
         match outcome {
             Outcome::Done => self.metrics.ledgers_done.inc(),
-            Outcome::Failed => self.metrics.ledgers_failed.inc(),
+            Outcome::Failed | Outcome::Hopeless => self.metrics.ledgers_failed.inc(),
             Outcome::Busy | Outcome::Open { .. } => {}
         }
         // One that stays dies with the session.
@@ -185,10 +189,13 @@ impl Shop {
             if !(task.close && can_replace) {
                 return Outcome::Open { can_replace };
             }
+            if let Some(reason) = self.judge(ledger_id, no_recovery).await {
+                return self.hopeless(ledger_id, &reason).await;
+            }
             tracing::info!(ledger = ledger_id.0, "closing an open ledger whose writer has not replaced a lost bookie");
             match self.ledgers.recover(ledger_id).await {
                 Ok(_) => self.metrics.ledgers_closed.inc(),
-                Err(error) => return self.failed(ledger_id, &error),
+                Err(error) => return self.failed(ledger_id, &error, no_recovery).await,
             }
             result = self.replicate(ledger_id, due, repair.as_ref()).await;
         }
@@ -198,7 +205,7 @@ impl Shop {
                 self.tidy(ledger_id, due).await
             }
             Ok(_) => Ok(()),
-            Err(error) => return self.failed(ledger_id, &error),
+            Err(error) => return self.failed(ledger_id, &error, no_holder).await,
         };
         let done = match (done, repair) {
             (Ok(()), Some((_, version))) => {
@@ -216,22 +223,42 @@ impl Shop {
         repair: Option<&(Repair, Version)>,
     ) -> Result<Replicated, LedgerError> {
         let refill = repair.iter().flat_map(|(repair, _)| &repair.bookies).cloned().collect();
-        let work = Work { leaving: due.clone(), refill };
+        let mend = repair.is_some_and(|(repair, _)| repair.mend);
+        let work = Work { leaving: due.clone(), refill, mend };
         let settings = ReplicateSettings { salt: rand::random(), ..self.replicate };
         let done = self.ledgers.replicate(ledger_id, work, settings, self.pace.clone()).await?;
         self.metrics.entries.inc_by(done.copies);
         self.metrics.bytes.inc_by(done.bytes);
+        self.metrics.mended.inc_by(u64::from(done.mended));
         Ok(done)
     }
 
-    fn failed(&self, ledger_id: LedgerId, error: &LedgerError) -> Outcome {
+    /// `verdict` says whether trying again can help.
+    async fn failed(&self, ledger_id: LedgerId, error: &LedgerError, verdict: Verdict) -> Outcome {
         if error.class() == ErrorClass::Corrupt {
             self.metrics.lost_entries.inc();
             tracing::error!(ledger = ledger_id.0, %error, "an entry has no good copy among the bookies that are left");
-        } else {
-            tracing::warn!(ledger = ledger_id.0, %error, "a ledger was not replicated");
+            return self.hopeless(ledger_id, &error.to_string()).await;
         }
-        Outcome::Failed
+        tracing::warn!(ledger = ledger_id.0, %error, "a ledger was not replicated");
+        match self.judge(ledger_id, verdict).await {
+            Some(reason) => self.hopeless(ledger_id, &reason).await,
+            None => Outcome::Failed,
+        }
+    }
+
+    async fn judge(&self, ledger_id: LedgerId, verdict: Verdict) -> Option<String> {
+        let registered: BTreeSet<BookieId> = self.ledgers.bookies().registered()?.into_iter().collect();
+        let record = self.ledgers.record(ledger_id).await.ok()?;
+        verdict(&record, &registered)
+    }
+
+    async fn hopeless(&self, ledger_id: LedgerId, reason: &str) -> Outcome {
+        tracing::error!(ledger = ledger_id.0, reason, "a ledger can't be brought back by the bookies that are there");
+        if let Err(error) = store::give_up_for_now(&*self.store, ledger_id, now_ms(), reason).await {
+            tracing::warn!(ledger = ledger_id.0, %error, "that is not noted");
+        }
+        Outcome::Hopeless
     }
 
     /// W2.

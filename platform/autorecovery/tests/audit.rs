@@ -4,7 +4,7 @@ mod common;
 
 use common::{Running, body, options, quick, until, write};
 use meridian_autorecovery::records::Report;
-use meridian_autorecovery::{Desk, DeskError};
+use meridian_autorecovery::{AutorecoveryConfig, Desk, DeskError};
 use meridian_ledger::keys::{HOLDING_VALUE, holding_key};
 use meridian_ledger::testing::MemoryLedgers;
 use meridian_ledger::{LedgerConfig, LedgerState, Ledgers};
@@ -96,7 +96,7 @@ async fn b155_broken_placement_is_counted() {
     write(&cluster.client, options(2, 2, 2), 1).await.close().await.expect("closed");
     let running = Running::start(quick("one"), cluster.metadata.clone(), cluster.client.clone());
     let report = audit(&desk(&cluster)).await;
-    assert_eq!(report.misplaced_ensembles, 1, "{report:?}");
+    assert_eq!((report.misplaced_ensembles, report.mendable_ensembles, report.repairs), (1, 0, 0), "{report:?}");
     running.stop().await;
 }
 
@@ -228,4 +228,99 @@ async fn the_desk_lists_bookies_and_refuses_what_would_leave_too_few() {
     let marked = desk.list().await.expect("listed");
     assert!(marked.iter().all(|line| line.leaving.is_some() == (line.id == first)));
     let _: Arc<Desk> = Arc::new(desk);
+}
+
+/// Three bookies in one zone and one in another, which was away when the ledger was written.
+async fn crowded() -> (MemoryLedgers, LedgerId) {
+    let at = |label: &str| Location::parse(label).expect("a label");
+    let config = LedgerConfig { placement: Rule::default(), ..MemoryLedgers::quick_config() };
+    let cluster = MemoryLedgers::at_places(vec![at("/a"), at("/a"), at("/a"), at("/b")], config);
+    cluster.bookies[3].crash();
+    let writer = write(&cluster.client, options(3, 3, 2), 30).await;
+    writer.close().await.expect("closed");
+    cluster.bookies[3].set(|faults| faults.down = false);
+    (cluster, writer.id())
+}
+
+#[tokio::test]
+async fn b155_copies_move_to_the_zone_that_is_back() {
+    let (cluster, ledger) = crowded().await;
+    let running = Running::start(quick("one"), cluster.metadata.clone(), cluster.client.clone());
+    let report = audit(&desk(&cluster)).await;
+    assert_eq!((report.misplaced_ensembles, report.mendable_ensembles, report.repairs), (1, 1, 1), "{report:?}");
+    until("the copies are moved", || async {
+        common::holds(&cluster.client.record(ledger).await.expect("there"), "b3")
+    })
+    .await;
+    let record = cluster.client.record(ledger).await.expect("there");
+    let stay = record.ensembles[0].bookies.iter().filter(|id| id.as_str() != "b3").count();
+    assert_eq!(stay, 2, "one member is enough: {record:?}");
+    assert!((0..30).all(|id| cluster.bookies[3].holds(ledger, EntryId(id))));
+    until("the order is done", || async {
+        cluster.metadata.range("/autorecovery/repair/", None, 10).await.expect("there").entries.is_empty()
+    })
+    .await;
+    let again = audit(&desk(&cluster)).await;
+    assert_eq!((again.misplaced_ensembles, again.repairs), (0, 0), "{again:?}");
+    assert_eq!(running.figure("autorecovery_placement_ensembles_mended_total") as u64, 1);
+    assert!(running.figure("autorecovery_bytes_replicated_total") > 0.0, "under the same limit as other copies");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn copies_stay_where_the_setting_says_so() {
+    let (cluster, ledger) = crowded().await;
+    let before = cluster.client.record(ledger).await.expect("there");
+    let config = AutorecoveryConfig { mends_placement: false, ..quick("one") };
+    let running = Running::start(config, cluster.metadata.clone(), cluster.client.clone());
+    let report = audit(&desk(&cluster)).await;
+    assert_eq!((report.misplaced_ensembles, report.mendable_ensembles, report.repairs), (1, 1, 0), "{report:?}");
+    assert_eq!(cluster.client.record(ledger).await.expect("there"), before);
+    running.stop().await;
+}
+
+/// Its last bookies are lost, more of them than a recovery can miss, and its owner is gone.
+#[tokio::test]
+async fn a_ledger_beyond_recovery_is_told_with_its_reason_and_forgotten_when_a_bookie_is_back() {
+    let cluster = MemoryLedgers::new(6);
+    // So many others that two are not most of those that hold ledgers.
+    for _ in 0..12 {
+        write(&cluster.client, options(3, 3, 2), 1).await.close().await.expect("closed");
+    }
+    let owner = cluster.another();
+    let writer = write(&owner.client, options(3, 3, 2), 5).await;
+    let ledger = writer.id();
+    drop((writer, owner));
+    let record = cluster.client.record(ledger).await.expect("there");
+    let of = |slot: usize| {
+        let id = &record.ensembles[0].bookies[slot];
+        cluster.bookies.iter().find(|b| meridian_bookie_api::Bookie::id(&***b) == id).expect("there")
+    };
+    [0, 1].iter().for_each(|slot| of(*slot).crash());
+    let running = Running::start(quick("one"), cluster.metadata.clone(), cluster.another().client);
+    let desk = desk(&cluster);
+    let listed = || async {
+        let (ledgers, more) = desk.hopeless().await.expect("there");
+        assert!(!more);
+        ledgers.into_iter().find(|(id, _)| *id == ledger).map(|(_, mark)| mark)
+    };
+    until("it is told", || async { listed().await.is_some_and(|mark| mark.attempts > 1) }).await;
+    let mark = listed().await.expect("it is told");
+    assert!(mark.reason.contains("2 of every 3 of its last bookies must answer, 1 are there"), "{mark:?}");
+    assert!(mark.tried_ms > mark.since_ms);
+    until("it is counted", || async { running.figure("autorecovery_unrecoverable_ledgers") > 0.5 }).await;
+    assert_eq!(cluster.client.record(ledger).await.expect("there").state, LedgerState::Open, "nothing was fenced");
+    // One of them is back: a recovery can miss the other.
+    of(0).set(|faults| faults.down = false);
+    until("it is recovered", || async {
+        cluster.client.record(ledger).await.expect("there").state == LedgerState::Closed
+    })
+    .await;
+    until("it is forgotten", || async {
+        listed().await.is_none() && running.figure("autorecovery_unrecoverable_ledgers") < 0.5
+    })
+    .await;
+    let reader = cluster.client.open(ledger).await.expect("opened");
+    assert_eq!(reader.read(EntryId(4), 1, 1).await.expect("read")[0].payload, body(ledger, 4));
+    running.stop().await;
 }

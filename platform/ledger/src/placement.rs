@@ -10,7 +10,7 @@ use crate::context::Core;
 use crate::directory::BookieDirectory;
 use crate::layout::Layout;
 use crate::writer::words::Change;
-use meridian_placement::{Candidate, PlacementError, Shape, choose, replace};
+use meridian_placement::{Candidate, PlacementError, Shape, choose, mend, replace};
 use meridian_types::BookieId;
 use std::collections::HashMap;
 
@@ -92,6 +92,22 @@ impl Core {
             replace(&members, &failed, all, shape(change.layout), self.config.placement, seed)
         });
         replaced.ok_or(available)
+    }
+
+    /// The ensemble changed so that it keeps the placement's rule; `None` = it does, or the writable bookies do not allow
+    /// it. Ensembles with members that leave are left to those who move these.
+    pub(crate) fn mend_members(&self, layout: Layout, ensemble: &[BookieId]) -> Option<Vec<BookieId>> {
+        let registered = self.bookies.registered()?;
+        let leaving = self.leaving.lock().clone();
+        if ensemble.iter().any(|id| leaving.contains(id) || !registered.contains(id)) {
+            return None;
+        }
+        let writable = self.takers();
+        self.with_quarantine(|quarantine, seed| {
+            let one = |id: BookieId| candidate(&*self.bookies, quarantine, id);
+            let members: Vec<Candidate> = ensemble.iter().cloned().map(one).collect();
+            mend(&members, writable.into_iter().map(one).collect(), shape(layout), self.config.placement, seed)
+        })
     }
 }
 

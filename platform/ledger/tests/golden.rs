@@ -259,6 +259,7 @@ impl ReplicateScript {
         match effect {
             ReplicateEffect::Load => "load".to_owned(),
             ReplicateEffect::Choose(wanted) => change(&wanted),
+            ReplicateEffect::Mend { ensemble, .. } => format!("mend the placement of {}", names(&ensemble)),
             ReplicateEffect::Read { run, slot, bookie, request } => {
                 assert!(!request.fence, "re-replication fences nothing");
                 self.asked.insert(bookie.to_string(), (slot, run));
@@ -279,7 +280,7 @@ impl ReplicateScript {
 }
 
 impl Script for ReplicateScript {
-    /// `begin leaving a refill b`, then answers.
+    /// `begin leaving a refill b` or `begin mend`, then answers.
     fn event(&mut self, now_ms: u64, words: &[&str]) -> Vec<String> {
         if words[0] == "begin" {
             let settings = ReplicateSettings {
@@ -291,7 +292,7 @@ impl Script for ReplicateScript {
                 salt: 0,
             };
             let of = |kind: &str| words.windows(2).filter(|w| w[0] == kind).map(|w| BookieId::new(w[1])).collect();
-            let work = Work { leaving: of("leaving"), refill: of("refill") };
+            let work = Work { leaving: of("leaving"), refill: of("refill"), mend: words.contains(&"mend") };
             self.machine = Some(ReplicateMachine::new(LEDGER, work, settings, now_ms));
         }
         let machine = self.machine.as_mut().expect("a script begins with `begin`");
@@ -308,6 +309,8 @@ impl Script for ReplicateScript {
             ),
             "chosen" if words[1] == "none" => machine.chosen(now_ms, Err(number(words[2]) as u32)),
             "chosen" => machine.chosen(now_ms, Ok(ids(&words[1..]))),
+            "members" if words[1] == "none" => machine.mendable(now_ms, None),
+            "members" => machine.mendable(now_ms, Some(ids(&words[1..]))),
             "read" => {
                 let (slot, run) = self.asked[words[1]];
                 let payload = Bytes::from_static(b"0123456789");

@@ -3,9 +3,9 @@
 //! Must never know: how ledgers are moved.
 
 use meridian_admin::{AdminError, BookieDesk, DeskAnswer};
-use meridian_autorecovery::records::{Leaving, Reason, Report};
+use meridian_autorecovery::records::{Hopeless, Leaving, Reason, Report};
 use meridian_autorecovery::{BookieLine, BookieState, Desk, DeskError, Progress};
-use meridian_types::BookieId;
+use meridian_types::{BookieId, LedgerId};
 use serde_json::{Value, json};
 
 /// See the head of this file.
@@ -60,6 +60,16 @@ fn progress(progress: Progress) -> Value {
     })
 }
 
+fn unrecoverable((ledger_id, mark): (LedgerId, Hopeless)) -> Value {
+    json!({
+        "ledger": ledger_id.0,
+        "reason": mark.reason,
+        "sinceMs": mark.since_ms,
+        "triedMs": mark.tried_ms,
+        "attempts": mark.attempts,
+    })
+}
+
 fn report(report: Report) -> Value {
     let findings: Vec<Value> = report
         .lines
@@ -84,6 +94,7 @@ fn report(report: Report) -> Value {
         "damagedCopies": report.damaged_copies,
         "unansweredCopies": report.unanswered_copies,
         "misplacedEnsembles": report.misplaced_ensembles,
+        "mendableEnsembles": report.mendable_ensembles,
         "underReplicatedLedgers": report.under_replicated_ledgers,
         "repairsOrdered": report.repairs,
         "mendedHoldings": report.mended_holdings,
@@ -118,6 +129,14 @@ impl BookieDesk for StorageDesk {
     }
 
     fn report(&self) -> DeskAnswer<'_> {
-        Box::pin(async move { Ok(self.0.report().await.map_err(refused)?.map_or(Value::Null, report)) })
+        Box::pin(async move {
+            let Some(last) = self.0.report().await.map_err(refused)? else { return Ok(Value::Null) };
+            // These are of now, not of the last audit.
+            let (ledgers, more) = self.0.hopeless().await.map_err(refused)?;
+            let mut shown = report(last);
+            shown["unrecoverable"] = ledgers.into_iter().map(unrecoverable).collect();
+            shown["moreUnrecoverable"] = json!(more);
+            Ok(shown)
+        })
     }
 }

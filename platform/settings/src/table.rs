@@ -366,6 +366,7 @@ settings! {
     RereplicationEntryBatchSize: "rereplicationEntryBatchSize", Kind::Count, "256", true, "Entries read at once to be copied.";
     AutorecoveryLedgersInFlight: "autorecoveryLedgersInFlight", Kind::Count, "8", false, "Ledgers that one process copies at once.";
     AuditorPeriodicCheckInterval: "auditorPeriodicCheckInterval", Kind::Seconds, "604800", true, "Look at all ledgers for missing and damaged copies so often; 0 = only by order.";
+    RepairedPlacementPolicyNotAdheringBookieEnabled: "repairedPlacementPolicyNotAdheringBookieEnabled", Kind::Switch, "true", true, "Audits have copies moved that do not stand in as many zones as the placement's rule wants, where bookies for it are there.";
     AuditorSamplesPerCopy: "auditorSamplesPerCopy", Kind::Count, "2", false, "Entries looked at by an audit beside the first and last that a bookie holds of a ledger.";
     AuditorLedgersPerSecond: "auditorLedgersPerSecond", Kind::Count, "100", false, "Ledgers that an audit looks at per second at most.";
     ReplicationStartAt: "replicationStartAt", Kind::Choice(&["latest", "earliest"]), "latest", true, "Where a new link to another region begins in its topic.";

@@ -152,7 +152,7 @@ fn reached(
 }
 
 /// Fisher–Yates over a xorshift of the seed.
-fn shuffle<T>(all: &mut [T], seed: u64) {
+pub(crate) fn shuffle<T>(all: &mut [T], seed: u64) {
     let mut state = seed | 1;
     for last in (1..all.len()).rev() {
         state ^= state << 13;

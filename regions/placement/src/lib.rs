@@ -16,10 +16,12 @@
 #![forbid(unsafe_code)]
 
 mod choose;
+mod mend;
 mod near;
 mod spread;
 
 pub use choose::{Candidate, choose, replace};
+pub use mend::mend;
 pub use near::{Nearness, nearness};
 pub use spread::{Adherence, adherence};
 

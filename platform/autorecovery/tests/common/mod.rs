@@ -97,6 +97,7 @@ pub fn quick(name: &str) -> AutorecoveryConfig {
         audit_interval_ms: 0,
         audit_ledgers_per_second: 10_000,
         retry_max_ms: 200,
+        hopeless_retry_max_ms: 400,
         ..AutorecoveryConfig::default()
     };
     config.replicate.batch_entries = 16;

@@ -52,6 +52,8 @@ pub struct Checked {
     pub silent: BTreeSet<BookieId>,
     /// Ensembles that do not keep the placement's rule.
     pub misplaced: u32,
+    /// Those of them that are finished and could keep it now with other members.
+    pub mendable: u32,
     /// Whether the ledger is closed.
     pub closed: bool,
 }
@@ -98,10 +100,15 @@ fn share(layout: Layout, slot: usize, first: i64, end: i64, samples: u32, salt: 
 pub(crate) async fn check(core: &Arc<Core>, ledger_id: LedgerId, samples: u32) -> Result<Checked, LedgerError> {
     let (record, _) = core.load(ledger_id).await?;
     let mut checked = Checked { closed: record.state == LedgerState::Closed, ..Checked::default() };
-    for ensemble in &record.ensembles {
+    for (at, ensemble) in record.ensembles.iter().enumerate() {
         let places: Vec<_> = ensemble.bookies.iter().map(|id| core.bookies.location(id)).collect();
         let kept = adherence(&places, record.layout.write_quorum(), core.config.placement);
-        checked.misplaced += u32::from(kept.short_windows > 0);
+        if kept.short_windows == 0 {
+            continue;
+        }
+        let finished = checked.closed || at + 1 < record.ensembles.len();
+        checked.misplaced += 1;
+        checked.mendable += u32::from(finished && core.mend_members(record.layout, &ensemble.bookies).is_some());
     }
     let mut looks = JoinSet::new();
     let mut probes = probes(&record, samples, rand::random()).into_iter();

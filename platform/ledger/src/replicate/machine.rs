@@ -17,7 +17,7 @@
 
 use super::run::{Next, Run};
 use crate::api::LedgerError;
-use crate::layout::SlotSet;
+use crate::layout::{Layout, SlotSet};
 use crate::record::{LedgerRecord, LedgerState, Stored};
 use crate::writer::words::Change;
 use meridian_bookie_api::{AddEntry, AddResult, BookieError, ReadEntry, ReadRequest};
@@ -32,6 +32,8 @@ pub struct Work {
     pub leaving: BTreeSet<BookieId>,
     /// Members that stay and lack copies: they get all that they have to hold again.
     pub refill: BTreeSet<BookieId>,
+    /// Finished ensembles that do not keep the placement's rule get other members, where that is enough to keep it.
+    pub mend: bool,
 }
 
 /// Times and bounds.
@@ -73,6 +75,8 @@ pub struct Replicated {
     pub bytes: u64,
     /// Ensembles changed in metadata.
     pub ensembles: u32,
+    /// Those of them that were changed for the placement's rule.
+    pub mended: u32,
     /// The last ensemble of a ledger that is not closed still has a member that leaves (P1).
     pub left_open: bool,
     /// There is a bookie that could take the place of that member: closing the ledger would help.
@@ -86,6 +90,13 @@ pub enum ReplicateEffect {
     Load,
     /// Choose replacements; answered by [`ReplicateMachine::chosen`].
     Choose(Change),
+    /// Choose members so that the placement's rule is kept; answered by [`ReplicateMachine::mendable`].
+    Mend {
+        /// How the ledger is laid out.
+        layout: Layout,
+        /// The ensemble as it is.
+        ensemble: Vec<BookieId>,
+    },
     /// Read from a member; answered by [`ReplicateMachine::answered`].
     Read {
         /// Of the machine.
@@ -127,12 +138,16 @@ struct Segment {
     new: Vec<BookieId>,
     /// Members that get copies.
     targets: SlotSet,
+    /// Its members stay but for the placement's rule.
+    mends: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Loading,
     Choosing,
+    /// Asks whether other members would keep the placement's rule.
+    Mending,
     /// Asks whether there is a replacement in an ensemble that must not be touched.
     Asking,
     Copying,
@@ -153,6 +168,8 @@ pub struct ReplicateMachine {
     copied: Option<Segment>,
     /// Ensembles whose members were refilled.
     refilled: BTreeSet<i64>,
+    /// Ensembles whose placement was looked at.
+    placed: BTreeSet<i64>,
     runs: BTreeMap<u64, Run>,
     next_run: u64,
     next_entry: i64,
@@ -175,6 +192,7 @@ impl ReplicateMachine {
             segment: None,
             copied: None,
             refilled: BTreeSet::new(),
+            placed: BTreeSet::new(),
             runs: BTreeMap::new(),
             next_run: 0,
             next_entry: 0,
@@ -233,18 +251,23 @@ impl ReplicateMachine {
                 true => SlotSet::EMPTY,
                 false => self.slots(&ensemble.bookies, &self.work.refill),
             };
-            if gone.is_empty() && refill.is_empty() {
-                continue;
-            }
             let end = record.ensembles.get(at + 1).map_or(record.last_entry.0 + 1, |next| next.first.0);
             let (first, old) = (ensemble.first, ensemble.bookies.clone());
-            let copied = self.copied.take().filter(|c| c.first == first && c.end == end && c.old == old);
-            let segment = Segment { first, end, new: old.clone(), old, targets: refill.without(gone) };
-            if let Some(copied) = copied {
+            let is_copied = |c: &mut Segment| c.first == first && c.end == end && c.old == old;
+            if let Some(copied) = self.copied.take_if(is_copied) {
                 self.segment = Some(copied);
                 return self.store();
             }
-            self.segment = Some(segment);
+            let mends = gone.is_empty() && refill.is_empty();
+            if mends && !(self.work.mend && self.placed.insert(first.0)) {
+                continue;
+            }
+            let (layout, targets) = (record.layout, refill.without(gone));
+            self.segment = Some(Segment { first, end, new: old.clone(), old: old.clone(), targets, mends });
+            if mends {
+                self.phase = Phase::Mending;
+                return self.effects.push(ReplicateEffect::Mend { layout, ensemble: old });
+            }
             return if gone.is_empty() { self.begin_copying(now_ms) } else { self.choose(Phase::Choosing, at, gone) };
         }
         self.segment = None;
@@ -280,22 +303,33 @@ impl ReplicateMachine {
                 self.report.can_replace = choice.is_ok();
                 self.done(Ok(self.report));
             }
-            (Phase::Choosing, Ok(ensemble)) => {
-                let Some(segment) = &mut self.segment else { return };
-                for (slot, (new, old)) in ensemble.iter().zip(&segment.old).enumerate() {
-                    if new != old {
-                        segment.targets.insert(slot);
-                    }
-                }
-                segment.new = ensemble;
-                self.begin_copying(now_ms);
-            }
+            (Phase::Choosing, Ok(ensemble)) => self.take_members(now_ms, ensemble),
             (Phase::Choosing, Err(available)) => {
                 let needed = self.record.as_ref().map_or(0, |(record, _)| record.layout.ensemble_size());
                 self.done(Err(LedgerError::NotEnoughBookies { needed, available }));
             }
             _ => {}
         }
+    }
+
+    /// The members that keep the placement's rule; `None` = it is kept, or can't be now.
+    pub fn mendable(&mut self, now_ms: u64, ensemble: Option<Vec<BookieId>>) {
+        match (self.phase, ensemble) {
+            (Phase::Mending, Some(ensemble)) => self.take_members(now_ms, ensemble),
+            (Phase::Mending, None) => self.begin_segment(now_ms),
+            _ => {}
+        }
+    }
+
+    fn take_members(&mut self, now_ms: u64, ensemble: Vec<BookieId>) {
+        let Some(segment) = &mut self.segment else { return };
+        for (slot, (new, old)) in ensemble.iter().zip(&segment.old).enumerate() {
+            if new != old {
+                segment.targets.insert(slot);
+            }
+        }
+        segment.new = ensemble;
+        self.begin_copying(now_ms);
     }
 
     fn begin_copying(&mut self, now_ms: u64) {
@@ -448,6 +482,7 @@ impl ReplicateMachine {
         match outcome {
             Stored::Done(version) => {
                 let (Some((record, known)), Some(segment)) = (&mut self.record, self.segment.take()) else { return };
+                self.report.mended += u32::from(segment.mends);
                 if let Some(ensemble) = record.ensembles.iter_mut().find(|e| e.first == segment.first) {
                     ensemble.bookies = segment.new;
                 }

@@ -120,6 +120,9 @@ impl Shell {
         match effect {
             ReplicateEffect::Load => self.spawn(async move { Event::Loaded(core.load(ledger_id).await) }),
             ReplicateEffect::Choose(change) => machine.chosen(core.now_ms(), core.replace_members(&change)),
+            ReplicateEffect::Mend { layout, ensemble } => {
+                machine.mendable(core.now_ms(), core.mend_members(layout, &ensemble));
+            }
             ReplicateEffect::Read { run, slot, bookie, request } => {
                 let pace = self.pace.clone();
                 self.spawn(async move {

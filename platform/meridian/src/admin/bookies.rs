@@ -116,6 +116,14 @@ async fn audit(admin: &Admin, now: bool) -> Result<(), Failure> {
     };
     say(&serde_json::to_string_pretty(&report)?);
     let count = |name: &str| report[name].as_u64().unwrap_or_default();
+    let beyond = report["unrecoverable"].as_array().map_or(0, Vec::len);
+    for line in report["unrecoverable"].as_array().into_iter().flatten() {
+        say(&format!("ledger {} is unrecoverable: {}", line["ledger"], line["reason"].as_str().unwrap_or_default()));
+    }
     let found = count("missingCopies") + count("damagedCopies") + count("underReplicatedLedgers");
-    if found == 0 { Ok(()) } else { Err(format!("{found} findings; repairs are ordered").into()) }
+    match (found, beyond) {
+        (0, 0) => Ok(()),
+        (_, 0) => Err(format!("{found} findings; repairs are ordered").into()),
+        _ => Err(format!("{found} findings; {beyond} ledgers are unrecoverable until a bookie comes back").into()),
+    }
 }

@@ -20,6 +20,7 @@ pub fn autorecovery(settings: &Settings, name: &str, registry: &prometheus::Regi
         audit_interval_ms: settings.count(Key::AuditorPeriodicCheckInterval) * 1000,
         audit_samples: u32::try_from(settings.count(Key::AuditorSamplesPerCopy)).unwrap_or(u32::MAX),
         audit_ledgers_per_second: settings.count(Key::AuditorLedgersPerSecond).max(1),
+        mends_placement: settings.switch(Key::RepairedPlacementPolicyNotAdheringBookieEnabled),
         registry: registry.clone(),
         ..defaults
     }

@@ -401,6 +401,8 @@ impl World {
                     let choice = self.replacement(&change);
                     job.machine.chosen(self.now_ms(), choice);
                 }
+                // Nobody asks for it: all bookies of this world stand in one place.
+                ReplicateEffect::Mend { .. } => job.machine.mendable(self.now_ms(), None),
                 ReplicateEffect::Read { run, slot, bookie, request } => {
                     self.ask_bookie(to, &bookie, Token::Member { round: run, slot }, Ask::Read(request));
                 }

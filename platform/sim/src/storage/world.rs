@@ -22,8 +22,14 @@ pub(super) const LOOK_MS: u64 = 25;
 /// Between two looks whether everything is settled.
 const SETTLED_MS: u64 = 100;
 
-pub(super) const PLANNER: PlannerSettings =
-    PlannerSettings { ledgers_in_flight: 3, retry_ms: 60, retry_max_ms: 400, busy_ms: 150, open_grace_ms: 500 };
+pub(super) const PLANNER: PlannerSettings = PlannerSettings {
+    ledgers_in_flight: 3,
+    retry_ms: 60,
+    retry_max_ms: 400,
+    hopeless_retry_max_ms: 400,
+    busy_ms: 150,
+    open_grace_ms: 500,
+};
 
 /// What happens.
 #[derive(Debug)]
