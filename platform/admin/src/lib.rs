@@ -45,6 +45,7 @@ mod state;
 mod tenants;
 mod topics;
 mod unserved;
+mod within;
 
 pub use bookies::{BookieDesk, DeskAnswer};
 pub use error::AdminError;
@@ -56,7 +57,7 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::middleware;
-use axum::routing::get;
+use axum::routing::{get, post};
 
 type Answer = Result<reply::Reply, AdminError>;
 
@@ -92,6 +93,7 @@ fn routes(state: AdminState) -> Router {
     Router::new()
         .merge(guarded)
         .route(meridian_broker::service::CONTACT_PATH, get(brokers::contact))
+        .route(meridian_broker::WITHIN_PATH, post(within::answer))
         .route("/metrics", get(metrics::page))
         .route("/metrics/", get(metrics::page))
         .route("/admin/v2/meridian/region-link", get(region_link::address))

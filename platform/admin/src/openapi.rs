@@ -75,6 +75,7 @@ const CALLS: &[(&str, &str)] = &[
     ("/admin/v2/meridian/region-link", "get"),
     ("/admin/v2/meridian/region-link/peers", "get"),
     ("/admin/v2/meridian/usage/tenants/{tenant}", "get"),
+    ("/admin/v2/meridian/within", "post"),
     ("/admin/v2/namespaces/{tenant}", "get"),
     ("/admin/v2/namespaces/{tenant}/antiAffinity/{group}", "get"),
     ("/admin/v2/namespaces/{tenant}/{namespace}", "get put delete"),

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod colleagues;
 pub mod config;
 pub mod error;
 pub mod factory;
@@ -27,9 +28,12 @@ mod time;
 mod topic_list;
 
 pub use access::Access;
+pub use colleagues::{WITHIN_PATH, WITHIN_SCHEME};
 pub use config::BrokerConfig;
 pub use error::BrokerError;
 pub use factory::{TopicFactory, TopicSettings};
 pub use listener::Listener;
-pub use service::{AttachedLink, BrokerParts, BrokerService, Create, ListDomain, LookupAnswer, TopicEvent};
+pub use service::{
+    AttachedLink, BrokerParts, BrokerService, Create, ListDomain, LookupAnswer, TopicEvent, WithinError,
+};
 pub use storage::{CheckIntervals, StorageFactory, StorageOptions};

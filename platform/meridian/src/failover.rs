@@ -30,8 +30,8 @@ pub async fn start(
     let host = Arc::new(TopicsHost::new(service, acks));
     let peers = Arc::new(OverLink { link: link.clone() });
     let own = &service.config().cluster;
-    let failover = FailoverService::open(own, store, host, peers, Settings::default()).await?;
-    service.set_failover(failover.clone());
+    let failover = FailoverService::open(own, store, host.clone(), peers, Settings::default()).await?;
+    service.set_failover(failover.clone(), host);
     link.set_positions(Arc::new(TopicPositionsHere(Arc::downgrade(service))));
     link.set_failover(Arc::new(Steps { failover: failover.clone() }));
     Ok(failover.start())

@@ -36,6 +36,7 @@ const FORMATS: &[(&str, &str)] = &[
     ("Schemas", "platform/broker/src/schema/record.rs"),
     ("Audit records", "tenancy/audit/src/record.rs"),
     ("Quotas, leases and usage", "tenancy/quotas/src/record.rs"),
+    ("Questions between brokers of a region", "platform/broker/src/colleagues.rs"),
     ("Live settings", "platform/broker/src/live.rs"),
 ];
 

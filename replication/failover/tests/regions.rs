@@ -241,6 +241,33 @@ async fn a_planned_switch_hands_over_when_nothing_is_left_and_comes_back_the_sam
 }
 
 #[tokio::test]
+async fn another_broker_of_the_region_holds_publishes_while_one_switches() {
+    let world = World::new(&["west", "east"]);
+    let east = world.region("east", Arc::new(MemoryStore::new())).await;
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let (other, driver) = (world.region("west", store.clone()).await, world.region("west", store).await);
+    driver.service.manage(&world.namespace, "west").await.expect("as the test made it");
+    // The other broker has it from the store, and a peer has confirmed it to that one too.
+    until("all know", || east.sends_to(&world, "west") && other.service.state(&world.namespace).is_some()).await;
+    until("it is confirmed", || other.is_active(&world)).await;
+
+    // It is given up.
+    assert_eq!(other.service.hold_too(&world.namespace, "east", 5, 9), Ok(true));
+    assert_eq!(other.service.hold_too(&world.namespace, "east", 5, 9), Ok(false), "asked again");
+    assert!(matches!(other.rule(&world), PublishRule::Hold(_)));
+    assert_eq!(other.service.free(&world.namespace, 4).await, Ok(false), "that was another one");
+    assert!(matches!(other.rule(&world), PublishRule::Hold(_)));
+    assert_eq!(other.service.free(&world.namespace, 5).await, Ok(true));
+    assert!(other.is_active(&world));
+
+    // It ends with a hand-over, which the other broker reads from the store before it lets anything in.
+    assert_eq!(other.service.hold_too(&world.namespace, "east", 6, 9), Ok(true));
+    driver.service.switch(&world.namespace, "east").await.expect("as the test made it");
+    assert_eq!(other.service.free(&world.namespace, 6).await, Ok(false));
+    assert!(other.sends_to(&world, "east") && driver.sends_to(&world, "east"));
+}
+
+#[tokio::test]
 async fn a_namespace_of_one_region_has_nowhere_to_go() {
     let world = World::new(&["west"]);
     let regions = world.regions().await;

@@ -2,23 +2,26 @@
 //!
 //! Role: [`TopicsHost`] does for [`meridian_failover::FailoverService`] what concerns topics; the rest of the broker asks
 //! [`BrokerService::publish_rule`] and [`BrokerService::link_rule`].
+//! Every broker of the region is asked what concerns topics that it serves.
 //! Invariants: X1 a topic that is loaded while a namespace is held or moved has that gate before anybody gets its handle;
 //! X2 a change of rule closes the links that come in, so that each is asked for its epoch anew.
 //! Failure: what can't be done now is an error for the service, which tries again or gives up.
 //! Must never know: epochs' meaning, how regions talk.
 
-mod positions;
+pub(crate) mod positions;
 mod tails;
 
 pub use positions::TopicPositionsHere;
 
+use crate::colleagues::{Ask, Held, Said, WITHIN_LIMIT, position, text_of};
 use crate::replication::Epochs;
 use crate::service::{BrokerService, ListDomain};
 use meridian_failover::{
-    ActiveRecord, Epoch, FailoverError, FailoverService, Host, LinkRule, PublishRule, SubscriptionCost, TopicCost,
-    returning::Tail,
+    ActiveRecord, Epoch, FailoverError, FailoverService, Host, LinkRule, Phase, PublishRule, SubscriptionCost,
+    TopicCost, returning::Tail,
 };
 use meridian_metadata::BoxFuture;
+use meridian_ownership::BrokerRecord;
 use meridian_topic::{Gate, MovedTo, SubscriptionStats, TopicHandle};
 use meridian_types::{Domain, NamespaceName, Position, RegionId, TopicName};
 use std::sync::{Arc, Weak};
@@ -28,6 +31,8 @@ use std::time::{Duration, Instant};
 const SETTLE: Duration = Duration::from_millis(300);
 /// Pause between two looks at what is under way.
 const LOOK: Duration = Duration::from_millis(5);
+/// How long another broker may take to set a tail aside, or to publish one.
+const TAIL_LIMIT: Duration = Duration::from_secs(300);
 
 /// Acknowledgements on their way to other regions.
 pub trait AckFigures: Send + Sync {
@@ -62,12 +67,14 @@ impl AckFigures for SharedStates {
 pub struct TopicsHost {
     service: Weak<BrokerService>,
     acks: Arc<dyn AckFigures>,
+    /// Several brokers may ask for the same: one at a time, and the second finds it done.
+    cutting: tokio::sync::Mutex<()>,
 }
 
 impl TopicsHost {
     /// Over the topics of a broker.
     pub fn new(service: &Arc<BrokerService>, acks: Arc<dyn AckFigures>) -> Self {
-        Self { service: Arc::downgrade(service), acks }
+        Self { service: Arc::downgrade(service), acks, cutting: tokio::sync::Mutex::default() }
     }
 
     fn service(&self) -> Result<Arc<BrokerService>, FailoverError> {
@@ -87,6 +94,97 @@ impl TopicsHost {
         };
         TopicCost { topic: topic.to_string(), missing, link, subscriptions: acks.against(topic, target) }
     }
+
+    /// The rule of topics of this broker has changed.
+    pub(crate) fn rule_changed_here(&self, namespace: &NamespaceName) {
+        let Some(service) = self.service.upgrade() else { return };
+        for topic in self.loaded(namespace) {
+            topic.set_gate(service.gate_of(topic.name()));
+            topic.close_links();
+            service.replication().follow(topic.name());
+        }
+    }
+
+    /// Holds publishes of topics of this broker; what is in flight is stored then.
+    pub(crate) async fn freeze_here(&self, namespace: &NamespaceName) -> Result<(), FailoverError> {
+        let service = self.service()?;
+        let begun = Instant::now();
+        // The rule says "hold" already; links stay as they are, they have to drain.
+        let hold = |topic: &Arc<dyn TopicHandle>| topic.set_gate(service.gate_of(topic.name()));
+        self.loaded(namespace).iter().for_each(hold);
+        loop {
+            // Again for topics that were being loaded.
+            let topics = self.loaded(namespace);
+            topics.iter().for_each(hold);
+            let under_way = topics.iter().map(|topic| topic.unsettled());
+            let (sends, unacked) =
+                under_way.fold((0, 0), |(sends, unacked), one| (sends + one.sends, unacked + one.unacked));
+            if sends == 0 && (unacked == 0 || begun.elapsed() >= SETTLE) {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// What a target has not confirmed of topics of this broker.
+    pub(crate) fn left_here(&self, namespace: &NamespaceName, target: &str) -> Result<(u64, u64), FailoverError> {
+        // What third regions acknowledged has to be there too, and the new active region may not reach them.
+        for topic in self.loaded(namespace) {
+            if let Some(sharing) = topic.ack_sharing() {
+                sharing.relay_acks_now(RegionId::of(target));
+            }
+        }
+        let costs = self.cost_here(namespace, target);
+        if let Some(topic) = costs.iter().find(|topic| topic.link == "no link") {
+            return Err(FailoverError::Host(format!("topic {} has no link to {target}", topic.topic)));
+        }
+        let acks = costs.iter().flat_map(|topic| &topic.subscriptions).filter(|one| one.replicated);
+        Ok((costs.iter().map(|topic| topic.missing).sum(), acks.map(|one| one.again).sum()))
+    }
+
+    /// Figures of topics of this broker.
+    pub(crate) fn cost_here(&self, namespace: &NamespaceName, target: &str) -> Vec<TopicCost> {
+        let Some(service) = self.service.upgrade() else { return Vec::new() };
+        let topics = self.loaded(namespace);
+        let kept = topics.iter().filter(|topic| topic.name().domain() == Domain::Persistent);
+        kept.filter(|topic| !crate::service::is_system_topic(topic.name()))
+            .map(|topic| Self::topic_cost(&service, &*self.acks, topic.name(), target))
+            .collect()
+    }
+
+    /// Sets aside what the active region never got of a topic of this broker.
+    pub(crate) async fn cut_here(&self, topic: &TopicName, record: &ActiveRecord) -> Result<(), FailoverError> {
+        let service = self.service()?;
+        let failover = service.failover().ok_or_else(|| FailoverError::Host("fail-over does not run".to_owned()))?;
+        let store = |tail: Tail| -> BoxFuture<'_, Result<(), FailoverError>> { Box::pin(failover.store_tail(tail)) };
+        let _turn = self.cutting.lock().await;
+        tails::cut(&service, topic, record, &store).await
+    }
+
+    /// Publishes a tail of a topic of this broker.
+    pub(crate) async fn replay_here(&self, tail: &Tail) -> Result<Position, FailoverError> {
+        tails::replay(&self.service()?, tail).await
+    }
+
+    /// Lets go of a tail of a topic of this broker.
+    pub(crate) async fn release_here(&self, tail: &Tail) -> Result<(), FailoverError> {
+        tails::release(&self.service()?, tail).await
+    }
+
+    /// The switch that holds publishes of a namespace now.
+    fn held(service: &BrokerService, namespace: &NamespaceName) -> Result<Held, FailoverError> {
+        let phase = service.failover().and_then(|failover| failover.state(namespace)).map(|state| state.phase);
+        match phase {
+            Some(Phase::Draining { to, begun_ms, deadline_ms }) => {
+                Ok(Held { namespace: namespace.to_string(), target: to, begun_ms, deadline_ms })
+            }
+            _ => Err(FailoverError::Host(format!("no switch of {namespace} holds publishes"))),
+        }
+    }
+
+    async fn ask(&self, broker: &BrokerRecord, ask: &Ask) -> Result<Said, FailoverError> {
+        self.service()?.ask_within(broker, ask, TAIL_LIMIT).await.map_err(FailoverError::Host)
+    }
 }
 
 impl Host for TopicsHost {
@@ -97,34 +195,31 @@ impl Host for TopicsHost {
     }
 
     fn rule_changed<'a>(&'a self, namespace: &'a NamespaceName) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let Some(service) = self.service.upgrade() else { return };
-            for topic in self.loaded(namespace) {
-                topic.set_gate(service.gate_of(topic.name()));
-                topic.close_links();
-                service.replication().follow(topic.name());
-            }
-        })
+        self.rule_changed_here(namespace);
+        Box::pin(std::future::ready(()))
     }
 
     fn freeze<'a>(&'a self, namespace: &'a NamespaceName) -> BoxFuture<'a, Result<(), FailoverError>> {
         Box::pin(async move {
             let service = self.service()?;
-            let begun = Instant::now();
-            // The rule says "hold" already; links stay as they are, they have to drain.
-            let hold = |topic: &Arc<dyn TopicHandle>| topic.set_gate(service.gate_of(topic.name()));
-            self.loaded(namespace).iter().for_each(hold);
-            loop {
-                // Again for topics that were being loaded.
-                let topics = self.loaded(namespace);
-                topics.iter().for_each(hold);
-                let under_way = topics.iter().map(|topic| topic.unsettled());
-                let (sends, unacked) =
-                    under_way.fold((0, 0), |(sends, unacked), one| (sends + one.sends, unacked + one.unacked));
-                if sends == 0 && (unacked == 0 || begun.elapsed() >= SETTLE) {
-                    return Ok(());
+            let held = Self::held(&service, namespace)?;
+            let limit = Duration::from_millis(held.deadline_ms.saturating_sub(held.begun_ms));
+            let ask = Ask::Hold(held);
+            let (here, elsewhere) = tokio::join!(self.freeze_here(namespace), service.ask_all(&ask, limit));
+            here?;
+            elsewhere.into_iter().try_for_each(|(_, said)| said.map(drop).map_err(FailoverError::Host))
+        })
+    }
+
+    fn thaw<'a>(&'a self, namespace: &'a NamespaceName, begun_ms: u64) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.rule_changed_here(namespace);
+            let Some(service) = self.service.upgrade() else { return };
+            let ask = Ask::Free { namespace: namespace.to_string(), begun_ms };
+            for (broker, said) in service.ask_all(&ask, WITHIN_LIMIT).await {
+                if let Err(error) = said {
+                    tracing::warn!(broker = broker.id, error, "a broker lets publishes go when its time is over");
                 }
-                tokio::time::sleep(LOOK).await;
             }
         })
     }
@@ -135,34 +230,45 @@ impl Host for TopicsHost {
         target: &'a str,
     ) -> BoxFuture<'a, Result<(u64, u64), FailoverError>> {
         Box::pin(async move {
-            // What third regions acknowledged has to be there too, and the new active region may not reach them.
-            for topic in self.loaded(namespace) {
-                if let Some(sharing) = topic.ack_sharing() {
-                    sharing.relay_acks_now(RegionId::of(target));
+            let service = self.service()?;
+            let ask = Ask::Left(Self::held(&service, namespace)?);
+            let (mut entries, mut acks) = self.left_here(namespace, target)?;
+            for (broker, said) in service.ask_all(&ask, WITHIN_LIMIT).await {
+                match said.map_err(FailoverError::Host)? {
+                    Said::Left { entries: more, acks: more_acks } => {
+                        entries += more;
+                        acks += more_acks;
+                    }
+                    other => return Err(FailoverError::Host(format!("broker {} answered {other:?}", broker.id))),
                 }
             }
-            let costs = self.cost(namespace, target).await;
-            if let Some(topic) = costs.iter().find(|topic| topic.link == "no link") {
-                return Err(FailoverError::Host(format!("topic {} has no link to {target}", topic.topic)));
-            }
-            let acks = costs.iter().flat_map(|topic| &topic.subscriptions).filter(|one| one.replicated);
-            Ok((costs.iter().map(|topic| topic.missing).sum(), acks.map(|one| one.again).sum()))
+            Ok((entries, acks))
         })
     }
 
     fn move_clients<'a>(&'a self, namespace: &'a NamespaceName, _: &'a str) -> BoxFuture<'a, ()> {
-        // The rule says where they belong.
+        // The rule says where they belong; other brokers read it from the store.
         self.rule_changed(namespace)
     }
 
     fn cost<'a>(&'a self, namespace: &'a NamespaceName, target: &'a str) -> BoxFuture<'a, Vec<TopicCost>> {
         Box::pin(async move {
-            let Some(service) = self.service.upgrade() else { return Vec::new() };
-            let topics = self.loaded(namespace);
-            let kept = topics.iter().filter(|topic| topic.name().domain() == Domain::Persistent);
-            kept.filter(|topic| !crate::service::is_system_topic(topic.name()))
-                .map(|topic| Self::topic_cost(&service, &*self.acks, topic.name(), target))
-                .collect()
+            let mut costs = self.cost_here(namespace, target);
+            let Some(service) = self.service.upgrade() else { return costs };
+            let ask = Ask::Costs { namespace: namespace.to_string(), target: target.to_owned() };
+            for (broker, said) in service.ask_all(&ask, WITHIN_LIMIT).await {
+                match said {
+                    Ok(Said::Costs(more)) => costs.extend(more),
+                    // A line that says so: what is not known is not nothing.
+                    other => costs.push(TopicCost {
+                        topic: format!("topics of broker {}", broker.id),
+                        missing: 0,
+                        link: format!("not known: {other:?}"),
+                        subscriptions: Vec::new(),
+                    }),
+                }
+            }
+            costs
         })
     }
 
@@ -176,8 +282,18 @@ impl Host for TopicsHost {
             let service = self.service()?;
             let topics = service.list_topics(namespace, ListDomain::Persistent).await;
             for topic in topics.map_err(|error| FailoverError::Host(error.to_string()))? {
-                if !crate::service::is_system_topic(&topic) {
-                    tails::cut(&service, &topic, record, store).await?;
+                if crate::service::is_system_topic(&topic) {
+                    continue;
+                }
+                match service.elsewhere(&topic) {
+                    None => {
+                        let _turn = self.cutting.lock().await;
+                        tails::cut(&service, &topic, record, store).await?;
+                    }
+                    Some(broker) => {
+                        let ask = Ask::Cut { topic: topic.to_string(), record: record.clone() };
+                        self.ask(&broker, &ask).await?;
+                    }
                 }
             }
             Ok(())
@@ -185,11 +301,20 @@ impl Host for TopicsHost {
     }
 
     fn replay_tail<'a>(&'a self, tail: &'a Tail) -> BoxFuture<'a, Result<Position, FailoverError>> {
-        Box::pin(async move { tails::replay(&self.service()?, tail).await })
+        Box::pin(async move {
+            let Some(broker) = self.service()?.elsewhere(&tail.topic) else { return self.replay_here(tail).await };
+            match self.ask(&broker, &Ask::Replay { tail: text_of(&tail.encode()) }).await? {
+                Said::Position(ledger, entry) => Ok(position((ledger, entry))),
+                other => Err(FailoverError::Host(format!("broker {} answered {other:?}", broker.id))),
+            }
+        })
     }
 
     fn release_tail<'a>(&'a self, tail: &'a Tail) -> BoxFuture<'a, Result<(), FailoverError>> {
-        Box::pin(async move { tails::release(&self.service()?, tail).await })
+        Box::pin(async move {
+            let Some(broker) = self.service()?.elsewhere(&tail.topic) else { return self.release_here(tail).await };
+            self.ask(&broker, &Ask::Release { tail: text_of(&tail.encode()) }).await.map(drop)
+        })
     }
 }
 
@@ -204,7 +329,8 @@ impl Epochs for LinkEpochs {
 
 impl BrokerService {
     /// Puts fail-over in force. Once, before [`BrokerService::start`].
-    pub fn set_failover(&self, failover: Arc<FailoverService>) {
+    pub fn set_failover(&self, failover: Arc<FailoverService>, host: Arc<TopicsHost>) {
+        self.set_topics_host(host);
         self.replication().linker().attach(Arc::new(LinkEpochs(failover.clone())));
         if self.failover_slot().set(failover).is_err() {
             tracing::error!("fail-over was put in force twice");

@@ -1,12 +1,13 @@
-//! How far topics are here, for regions that ask over the control link.
+//! How far topics are here, for regions that ask over the control link; the broker that serves a topic is asked.
 //!
 //! Failure: a topic that can't be opened is answered with the reason.
 //! Must never know: why they ask.
 
+use crate::colleagues::{Ask, Said, position};
 use crate::service::{BrokerService, Create};
 use meridian_link::{OriginMark, PositionsHandler, TopicPositions};
 use meridian_topic::api::BoxFuture;
-use meridian_types::{EntryId, Incarnation, Position, TopicName};
+use meridian_types::{EntryId, Incarnation, Position, RegionId, TopicName};
 use std::sync::{Arc, Weak};
 
 /// Topics that are looked at for one call.
@@ -16,6 +17,29 @@ const TOPICS_MAX: usize = 1000;
 pub struct TopicPositionsHere(pub Weak<BrokerService>);
 
 async fn positions(service: &Arc<BrokerService>, name: &str) -> Result<TopicPositions, String> {
+    let topic = TopicName::parse(name).map_err(|error| error.to_string())?;
+    let Some(broker) = service.elsewhere(&topic) else { return here(service, name).await };
+    match service.ask(&broker, &Ask::Positions { topic: name.to_owned() }).await? {
+        Said::Positions { incarnation, last, marks } => {
+            let mark = |(region, incarnation, ledger, entry): (u32, u64, i64, i64)| OriginMark {
+                region: RegionId(region),
+                incarnation: Incarnation(incarnation),
+                position: position((ledger, entry)),
+            };
+            Ok(TopicPositions {
+                topic: name.to_owned(),
+                incarnation: Incarnation(incarnation),
+                last: last.map(position),
+                marks: marks.into_iter().map(mark).collect(),
+                error: None,
+            })
+        }
+        other => Err(format!("broker {} answered {other:?}", broker.id)),
+    }
+}
+
+/// Of a topic of this broker.
+pub(crate) async fn here(service: &Arc<BrokerService>, name: &str) -> Result<TopicPositions, String> {
     let topic = TopicName::parse(name).map_err(|error| error.to_string())?;
     let handle = service.topic(&topic, Create::Never).await.map_err(|error| error.to_string())?;
     let marks = handle.origin_marks().await.map_err(|error| error.to_string())?;
@@ -68,7 +92,7 @@ pub(super) async fn delivered(
         tracing::info!(%topic, region, error, "a region does not have the topic");
         return Ok(None);
     }
-    let own = meridian_types::RegionId::of(&service.config().cluster);
+    let own = RegionId::of(&service.config().cluster);
     let ours = |mark: &&OriginMark| mark.region == own && mark.incarnation == log.incarnation();
     Ok(answer.marks.iter().find(ours).map(|mark| mark.position))
 }

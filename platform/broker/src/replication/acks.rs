@@ -5,6 +5,7 @@
 //! Invariants: A1 a part's token is known until its outcome came or its connection ended; A2 a peer's part is answered
 //! "stored" only when the topic says so; A3 a topic with something to tell is in the peer's list of ready ones, or was
 //! asked after it said so.
+//! A5 a region dials one broker of another, and each part is merged by the broker that serves its topic.
 //! A4 each region is asked for everything that it knows until it has told something: it may know acks that this one had not
 //! made durable itself when it ended.
 //! Failure: what a peer can't take yet is offered again after [`AGAIN`]; what it refuses is logged and dropped: both go on
@@ -14,6 +15,7 @@
 use crate::error::BrokerError;
 use meridian_cursors::exact::Limits;
 use meridian_link::{AckDelta, AckHandler, AckOutcome};
+use meridian_ownership::BrokerRecord;
 use meridian_policy::EffectivePolicies;
 use meridian_replicator::SeenMarker;
 use meridian_topic::api::BoxFuture;
@@ -39,6 +41,10 @@ pub trait AckTopics: Send + Sync {
     fn snapshot_setup(&self, name: &TopicName) -> Option<SnapshotSetup>;
     /// The topic, opened if it exists.
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>>;
+    /// Has the broker that serves the topic merge a region's part.
+    fn pass_on<'a>(&'a self, broker: &'a BrokerRecord, from: &'a str, delta: AckDelta) -> BoxFuture<'a, AckOutcome>;
+    /// Has other brokers of the region tell a peer again what is asked for.
+    fn resync_elsewhere(&self, peer: &str, topic: &str, subscription: &str);
 }
 
 /// The link, as far as it is needed here.
@@ -168,25 +174,58 @@ impl AckExchange {
         }
     }
 
+    /// A5.
     async fn receive(&self, from: &str, delta: AckDelta) -> AckOutcome {
+        match (self.receive_here(from, delta.clone()).await, self.topics.get()) {
+            (Ok(outcome), _) => outcome,
+            (Err(broker), Some(topics)) => topics.pass_on(&broker, from, delta).await,
+            (Err(_), None) => AckOutcome::Later("the broker is starting or ending".to_owned()),
+        }
+    }
+
+    /// Merges a part of a topic of this broker; `Err` = the broker that serves it.
+    pub(crate) async fn receive_here(&self, from: &str, delta: AckDelta) -> Result<AckOutcome, Arc<BrokerRecord>> {
+        self.hear(from);
         let Ok(name) = TopicName::parse(&delta.topic) else {
-            return AckOutcome::Refused(format!("no topic's name: {}", delta.topic));
+            return Ok(AckOutcome::Refused(format!("no topic's name: {}", delta.topic)));
         };
         let Some(topics) = self.topics.get() else {
-            return AckOutcome::Later("the broker is starting or ending".to_owned());
+            return Ok(AckOutcome::Later("the broker is starting or ending".to_owned()));
         };
         let topic = match topics.get(&name).await {
             Ok(topic) => topic,
+            Err(BrokerError::Elsewhere { broker, .. }) => return Err(broker),
             // It comes with its first message.
-            Err(error) => return AckOutcome::Later(error.to_string()),
+            Err(error) => return Ok(AckOutcome::Later(error.to_string())),
         };
         let Some(sharing) = topic.ack_sharing() else {
-            return AckOutcome::Refused(format!("{name} stores nothing"));
+            return Ok(AckOutcome::Refused(format!("{name} stores nothing")));
         };
-        match sharing.receive_acks(RegionId::of(from), delta.subscription, delta.payload).await {
+        Ok(match sharing.receive_acks(RegionId::of(from), delta.subscription, delta.payload).await {
             Ok(()) => AckOutcome::Stored,
             Err(AckRefusal::Later(reason)) => AckOutcome::Later(reason),
             Err(AckRefusal::Never(reason)) => AckOutcome::Refused(reason),
+        })
+    }
+
+    /// A region has told something (A4).
+    fn hear(&self, from: &str) {
+        if let Some(heard) = self.asked.lock().get_mut(from) {
+            *heard = true;
+        }
+    }
+
+    /// The topics of this broker tell a peer again what is asked for.
+    pub(crate) fn resync_here(&self, peer: &str, topic: &str, subscription: &str) {
+        let one = (!subscription.is_empty()).then_some(subscription);
+        match TopicName::parse(topic) {
+            Ok(name) => {
+                if let Some(sharing) = self.open(&name) {
+                    sharing.resync_acks(RegionId::of(peer), one);
+                    self.ready(peer, name);
+                }
+            }
+            Err(_) => self.for_all_open(peer, |sharing, id| sharing.resync_acks(id, None)),
         }
     }
 
@@ -307,15 +346,9 @@ impl AckHandler for AckExchange {
     }
 
     fn resync(&self, peer: &str, topic: &str, subscription: &str) {
-        let one = (!subscription.is_empty()).then_some(subscription);
-        match TopicName::parse(topic) {
-            Ok(name) => {
-                if let Some(sharing) = self.open(&name) {
-                    sharing.resync_acks(RegionId::of(peer), one);
-                    self.ready(peer, name);
-                }
-            }
-            Err(_) => self.for_all_open(peer, |sharing, id| sharing.resync_acks(id, None)),
+        self.resync_here(peer, topic, subscription);
+        if let Some(topics) = self.topics.get() {
+            topics.resync_elsewhere(peer, topic, subscription);
         }
     }
 
@@ -325,9 +358,7 @@ impl AckHandler for AckExchange {
         deltas: Vec<AckDelta>,
     ) -> std::pin::Pin<Box<dyn Future<Output = Vec<AckOutcome>> + Send + 'a>> {
         Box::pin(async move {
-            if let Some(heard) = self.asked.lock().get_mut(from) {
-                *heard = true;
-            }
+            self.hear(from);
             let mut outcomes = Vec::with_capacity(deltas.len());
             for delta in deltas {
                 outcomes.push(self.receive(from, delta).await);

@@ -1,6 +1,7 @@
 //! Two brokers' exchanges over a link that the test is, with topics on memory.
 
 use super::*;
+use bytes::Bytes;
 use meridian_managed_ledger::LogSettings;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_policy::{BrokerDefaults, Policies, TopicPolicies, resolve};
@@ -35,6 +36,9 @@ struct Side {
     asked: Mutex<Vec<String>>,
     /// The topic is not there (yet).
     absent: Mutex<bool>,
+    /// Another broker has it.
+    moved: Mutex<bool>,
+    passed_on: Mutex<Vec<String>>,
 }
 
 impl AckTopics for Side {
@@ -52,9 +56,21 @@ impl AckTopics for Side {
 
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>> {
         Box::pin(async move {
+            if *self.moved.lock() {
+                return Err(BrokerError::Elsewhere { topic: name.to_string(), broker: Arc::default() });
+            }
             let found = self.open(name).filter(|_| !*self.absent.lock());
             found.ok_or_else(|| BrokerError::TopicNotFound(name.to_string()))
         })
+    }
+
+    fn pass_on<'a>(&'a self, _: &'a BrokerRecord, from: &'a str, delta: AckDelta) -> BoxFuture<'a, AckOutcome> {
+        self.passed_on.lock().push(format!("{from} {} {}", delta.topic, delta.subscription));
+        Box::pin(std::future::ready(AckOutcome::Stored))
+    }
+
+    fn resync_elsewhere(&self, peer: &str, topic: &str, subscription: &str) {
+        self.passed_on.lock().push(format!("again {peer} {topic} {subscription}"));
     }
 }
 
@@ -97,6 +113,8 @@ impl Side {
             called: Mutex::default(),
             asked: Mutex::default(),
             absent: Mutex::new(false),
+            moved: Mutex::new(false),
+            passed_on: Mutex::default(),
         });
         let topics: Arc<dyn AckTopics> = side.clone();
         let link: Arc<dyn AckLink> = side.clone();
@@ -182,6 +200,33 @@ async fn what_comes_before_its_topic_is_offered_again() {
     assert!(east.subscriptions().is_empty());
     *east.absent.lock() = false;
     until(&west, &east, "it is there", || east.subscriptions() == ["one"]).await;
+}
+
+#[tokio::test]
+async fn what_is_of_another_brokers_topic_is_merged_there() {
+    let (west, east) = (Side::new("west").await, Side::new("east").await);
+    *east.moved.lock() = true;
+    subscribe(&west, "one").await;
+    let settled = || {
+        let all = west.topic.stats().subscriptions;
+        all.iter()
+            .all(|one| one.acks.as_ref().is_some_and(|acks| acks.peers.iter().all(|(_, lag)| lag.since_ms.is_none())))
+    };
+    until(&west, &east, "it is confirmed", || !east.passed_on.lock().is_empty() && settled()).await;
+    assert_eq!(east.passed_on.lock()[0], format!("west {} one", topic_name()));
+    assert!(east.subscriptions().is_empty(), "nothing is merged where the topic is not served");
+    let delta = AckDelta {
+        token: 0,
+        topic: topic_name().to_string(),
+        subscription: "one".to_owned(),
+        full: false,
+        payload: Bytes::new(),
+    };
+    assert!(east.exchange.receive_here("west", delta).await.is_err(), "who is asked by a colleague asks nobody else");
+    // What a region asks for, every broker tells.
+    east.passed_on.lock().clear();
+    east.exchange.resync("west", "", "");
+    assert_eq!(*east.passed_on.lock(), ["again west  "]);
 }
 
 #[tokio::test]

@@ -25,6 +25,8 @@ const CALL_LIMIT: Duration = Duration::from_secs(10);
 const CONFLICT: u16 = 409;
 /// Largest answer that is looked at.
 const MAX_ANSWER_BYTES: u64 = 16 << 10;
+/// Largest answer of which the body is wanted.
+const MAX_JSON_BYTES: u64 = 16 << 20;
 
 /// The admin service of another region.
 #[derive(Clone)]
@@ -48,6 +50,35 @@ pub async fn status_at(url: &str, path: &str, limit: Duration) -> Result<u16, St
     let call = async {
         let stream = TcpStream::connect(&host).await.map_err(|error| error.to_string())?;
         send(stream, &request("GET", &host, path, None, "")).await
+    };
+    let answer = tokio::time::timeout(limit, call).await;
+    answer.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
+}
+
+/// What a web service answers to a posted JSON text: status and body.
+///
+/// # Errors
+/// It did not answer in time, or not in HTTP.
+pub(crate) async fn post_at(
+    url: &str,
+    path: &str,
+    authorization: &str,
+    body: &str,
+    limit: Duration,
+) -> Result<(u16, Vec<u8>), String> {
+    let host = authority(url)?;
+    let request = format!(
+        "POST {path} HTTP/1.0\r\nHost: {host}\r\nContent-Type: application/json\r\nAuthorization: {authorization}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let call = async {
+        let stream = TcpStream::connect(&host).await.map_err(|error| error.to_string())?;
+        let answer = exchange(stream, &request, MAX_JSON_BYTES).await?;
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").map(|end| end + 4);
+        let status = status_of(&answer).zip(end);
+        let (status, end) = status.ok_or_else(|| "the answer is not HTTP".to_owned())?;
+        Ok((status, answer[end..].to_vec()))
     };
     let answer = tokio::time::timeout(limit, call).await;
     answer.unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
@@ -171,16 +202,25 @@ fn request(method: &str, host: &str, path: &str, bearer: Option<&str>, body: &st
     )
 }
 
-async fn send(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Result<u16, String> {
+async fn send(stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Result<u16, String> {
+    let answer = exchange(stream, request, MAX_ANSWER_BYTES).await?;
+    status_of(&answer).ok_or_else(|| "the answer is not HTTP".to_owned())
+}
+
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: &str,
+    max_bytes: u64,
+) -> Result<Vec<u8>, String> {
     stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
     let mut answer = Vec::new();
-    match stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await {
+    match stream.take(max_bytes).read_to_end(&mut answer).await {
         Ok(_) => {}
         // Over TLS many servers close without a good-bye.
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && !answer.is_empty() => {}
         Err(error) => return Err(error.to_string()),
     }
-    status_of(&answer).ok_or_else(|| "the answer is not HTTP".to_owned())
+    Ok(answer)
 }
 
 fn status_of(answer: &[u8]) -> Option<u16> {

@@ -20,6 +20,7 @@ mod scan;
 
 pub use acks::{AckExchange, AckLink, AckTopics};
 pub use figures::ReplicationFigures;
+pub(crate) use http::post_at;
 pub use http::status_at;
 pub use linker::RegionLinker;
 pub use markers::TopicMarkers;

@@ -3,7 +3,8 @@
 use super::{BrokerService, Create};
 use crate::error::BrokerError;
 use crate::replication::{AckLink, AckTopics, markers};
-use meridian_link::{PeerState, PeerStatus, RegionLink};
+use meridian_link::{AckDelta, AckOutcome, PeerState, PeerStatus, RegionLink};
+use meridian_ownership::BrokerRecord;
 use meridian_topic::api::BoxFuture;
 use meridian_topic::{SnapshotSetup, TopicHandle};
 use meridian_types::{RegionId, TopicName};
@@ -33,6 +34,21 @@ impl AckTopics for TopicsOf {
             let service = self.0.upgrade().ok_or_else(gone)?;
             service.topic(name, Create::Never).await
         })
+    }
+
+    fn pass_on<'a>(&'a self, broker: &'a BrokerRecord, from: &'a str, delta: AckDelta) -> BoxFuture<'a, AckOutcome> {
+        Box::pin(async move {
+            match self.0.upgrade() {
+                Some(service) => service.pass_acks_on(broker, from, delta).await,
+                None => AckOutcome::Later("the broker is shutting down".to_owned()),
+            }
+        })
+    }
+
+    fn resync_elsewhere(&self, peer: &str, topic: &str, subscription: &str) {
+        if let Some(service) = self.0.upgrade() {
+            service.pass_resync_on(peer, topic, subscription);
+        }
     }
 }
 

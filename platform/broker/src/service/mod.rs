@@ -7,6 +7,7 @@
 mod acks;
 mod append;
 mod background;
+mod colleagues;
 mod create;
 mod delete;
 mod grants;
@@ -24,6 +25,7 @@ mod topic_map;
 mod topics;
 
 pub use append::Appender;
+pub use colleagues::WithinError;
 pub use listing::{ListDomain, is_system_topic};
 pub use lookup::LookupAnswer;
 pub use owning::{CONTACT_PATH, RegistryNamespaces, broker_id, broker_record};
@@ -32,9 +34,11 @@ pub use regions::AttachedLink;
 pub use topics::Create;
 
 use crate::access::Access;
+use crate::colleagues::Colleagues;
 use crate::config::BrokerConfig;
 use crate::error::BrokerError;
 use crate::factory::TopicFactory;
+use crate::failover::TopicsHost;
 use crate::listener::ConnectionCounts;
 use crate::metrics::BrokerMetrics;
 use crate::quotas::Quotas;
@@ -130,6 +134,8 @@ pub struct BrokerService {
     gained: Arc<Notify>,
     replication: Arc<Replication>,
     failover: OnceLock<Arc<FailoverService>>,
+    topics_host: OnceLock<Arc<TopicsHost>>,
+    colleagues: Colleagues,
     acks: Arc<AckExchange>,
     topics: Arc<topic_map::TopicMap>,
     loads: Semaphore,
@@ -204,6 +210,8 @@ impl BrokerService {
             ownership,
             replication,
             failover: OnceLock::new(),
+            topics_host: OnceLock::new(),
+            colleagues: Colleagues::new(parts.store.clone()),
             acks,
             loads: Semaphore::new(parts.config.max_concurrent_topic_loads as usize),
             lookups: Semaphore::new(parts.config.session.max_concurrent_lookups as usize),

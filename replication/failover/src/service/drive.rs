@@ -6,6 +6,7 @@
 
 use super::{FailoverCall, FailoverReply, FailoverService, now_ms};
 use crate::FailoverError;
+use crate::keys;
 use crate::record::{ActiveRecord, NamespaceState, Phase};
 use crate::switch::{Account, Effect, Event, Switch};
 use meridian_types::NamespaceName;
@@ -127,8 +128,8 @@ impl FailoverService {
                 Effect::Store(record) => self.hand_over(namespace, &record).await,
                 Effect::Tell(record) => self.tell_target(namespace, to, &record).await,
                 Effect::Thaw => {
-                    self.set_phase(namespace, Phase::Steady);
-                    self.host.rule_changed(namespace).await;
+                    let begun_ms = self.set_phase(namespace, Phase::Steady).unwrap_or_default();
+                    self.host.thaw(namespace, begun_ms).await;
                     Event::Thawed
                 }
                 Effect::Move => {
@@ -154,11 +155,66 @@ impl FailoverService {
         }
     }
 
-    /// The phase is of this process alone: one that ends while it holds publishes has handed nothing over.
-    fn set_phase(&self, namespace: &NamespaceName, phase: Phase) {
-        if let Some(one) = self.known.write().get_mut(namespace) {
-            one.state.phase = phase;
+    /// The phase is of this process alone: one that ends while it holds publishes has handed nothing over. Answers when
+    /// the hold before it began.
+    fn set_phase(&self, namespace: &NamespaceName, phase: Phase) -> Option<u64> {
+        let mut known = self.known.write();
+        let before = std::mem::replace(&mut known.get_mut(namespace)?.state.phase, phase);
+        match before {
+            Phase::Draining { begun_ms, .. } => Some(begun_ms),
+            Phase::Steady => None,
         }
+    }
+
+    /// Another broker of the region drives a switch, and publishes are held here too; whether they were not before.
+    ///
+    /// # Errors
+    /// [`FailoverError::NotManaged`], or [`FailoverError::UnderWay`] if this process drives one itself.
+    pub fn hold_too(
+        &self,
+        namespace: &NamespaceName,
+        to: &str,
+        begun_ms: u64,
+        deadline_ms: u64,
+    ) -> Result<bool, FailoverError> {
+        let mut known = self.known.write();
+        let Some(one) = known.get_mut(namespace) else {
+            return Err(FailoverError::NotManaged(namespace.to_string()));
+        };
+        match &one.state.phase {
+            Phase::Draining { to, begun_ms, .. } if one.switching => {
+                Err(FailoverError::UnderWay { to: to.clone(), begun_ms: *begun_ms })
+            }
+            Phase::Draining { begun_ms: known_ms, .. } if *known_ms == begun_ms => Ok(false),
+            _ => {
+                one.state.phase = Phase::Draining { to: to.to_owned(), begun_ms, deadline_ms };
+                Ok(true)
+            }
+        }
+    }
+
+    /// The switch that another broker began then holds no publishes any more, unless it ended with a hand-over; whether
+    /// they were held.
+    ///
+    /// # Errors
+    /// What the store says; they are held on then.
+    pub async fn free(&self, namespace: &NamespaceName, begun_ms: u64) -> Result<bool, FailoverError> {
+        let is_held =
+            |state: &NamespaceState| matches!(state.phase, Phase::Draining { begun_ms: at, .. } if at == begun_ms);
+        if !self.state(namespace).as_ref().is_some_and(is_held) {
+            return Ok(false);
+        }
+        // A hand-over may be stored of which this process has not heard yet.
+        let key = keys::active(namespace);
+        if let Some(entry) = self.store.get(&key).await? {
+            self.stored_elsewhere(&key, &entry.value).await;
+        }
+        let mut known = self.known.write();
+        let Some(one) = known.get_mut(namespace).filter(|one| !one.switching && is_held(&one.state)) else {
+            return Ok(false);
+        };
+        one.state.phase = Phase::Steady;
+        Ok(true)
     }
 
     async fn hand_over(&self, namespace: &NamespaceName, record: &ActiveRecord) -> Event {

@@ -99,7 +99,7 @@ impl FailoverService {
     }
 
     /// A record that another broker of the region has stored.
-    async fn stored_elsewhere(&self, key: &str, value: &[u8]) {
+    pub(super) async fn stored_elsewhere(&self, key: &str, value: &[u8]) {
         let Some(namespace) = keys::namespace_of(key) else { return };
         let Ok(stored) = NamespaceState::decode(value) else {
             tracing::error!(key, "the stored record of an active region can't be read");
@@ -149,20 +149,27 @@ async fn follow(service: Weak<FailoverService>) {
     }
 }
 
+async fn read_again(service: &FailoverService) {
+    if let Ok(entries) = service.store.scan(keys::ACTIVE).await {
+        for entry in entries {
+            service.stored_elsewhere(&entry.key, &entry.value).await;
+        }
+    }
+}
+
 async fn follow_one(service: &Weak<FailoverService>, watch: &mut dyn Watch) {
+    // What was stored before the watch began is not told by it.
+    match service.upgrade() {
+        Some(service) => read_again(&service).await,
+        None => return,
+    }
     loop {
         let Some((event, _)) = watch.next().await else { return };
         let Some(service) = service.upgrade() else { return };
         match event {
             WatchEvent::Put(entry) => service.stored_elsewhere(&entry.key, &entry.value).await,
             WatchEvent::Delete { .. } => {}
-            WatchEvent::Rescan => {
-                if let Ok(entries) = service.store.scan(keys::ACTIVE).await {
-                    for entry in entries {
-                        service.stored_elsewhere(&entry.key, &entry.value).await;
-                    }
-                }
-            }
+            WatchEvent::Rescan => read_again(&service).await,
         }
     }
 }

@@ -56,6 +56,10 @@ pub trait Host: Send + Sync {
     fn rule_changed<'a>(&'a self, namespace: &'a NamespaceName) -> BoxFuture<'a, ()>;
     /// Holds publishes and waits until everything in flight is stored.
     fn freeze<'a>(&'a self, namespace: &'a NamespaceName) -> BoxFuture<'a, Result<(), FailoverError>>;
+    /// The switch that held publishes since then is given up.
+    fn thaw<'a>(&'a self, namespace: &'a NamespaceName, _begun_ms: u64) -> BoxFuture<'a, ()> {
+        self.rule_changed(namespace)
+    }
     /// Entries and acknowledgements that the target has not confirmed.
     fn left<'a>(
         &'a self,

@@ -33,8 +33,11 @@ impl FailoverService {
         }
     }
 
-    /// R4: the first one stays.
-    async fn store_tail(&self, tail: Tail) -> Result<(), FailoverError> {
+    /// Stores a tail; the first one of an epoch stays (R4).
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn store_tail(&self, tail: Tail) -> Result<(), FailoverError> {
         let key = keys::tail(&tail.topic, tail.epoch);
         if self.store.get(&key).await?.is_none() {
             self.store.put(&key, tail.encode(), Condition::Absent).await?;
