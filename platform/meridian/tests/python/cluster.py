@@ -58,7 +58,8 @@ class Node:
     def read_ready(self, text):
         self.ready = json.loads(text)
         names = {"brokerServicePort": "binary_port", "webServicePort": "web_port", "bookiePort": "bookie_port",
-                 "bookieControlPort": "bookie_control_port", "prometheusStatsHttpPort": "stats_port"}
+                 "bookieControlPort": "bookie_control_port", "prometheusStatsHttpPort": "stats_port",
+                 "regionLinkPort": "region_link_port"}
         self.settings.update({key: self.ready[name] for key, name in names.items() if self.ready.get(name)})
 
     def start(self):
@@ -180,6 +181,25 @@ class Cluster:
                 node.wait()
         return self
 
+    def start_again(self):
+        """After a stop or a kill of everything."""
+        self.start_store()
+        for nodes in (self.bookies, self.brokers):
+            for node in nodes:
+                node.begin()
+            for node in nodes:
+                node.wait()
+        return self
+
+    def stop(self):
+        for node in self.brokers + self.bookies:
+            node.stop()
+        self.store.kill()
+
+    def kill(self):
+        for node in self.nodes() + [self.store]:
+            node.kill()
+
     def close(self):
         for node in self.nodes() + ([self.store] if self.owns_store else []):
             if node.process and node.process.poll() is None:
@@ -192,6 +212,64 @@ class Cluster:
         options.setdefault("operation_timeout_seconds", 30)
         options.setdefault("logger", pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self.folder / "client.log")))
         return pulsar.Client(self.brokers[broker].url if broker is not None else self.url(), **options)
+
+
+class ClusterRegion:
+    """A region of two brokers and three bookies, as tests handle one that is a process (`region.Region`).
+
+    `ports` are those of the brokers, one dict of settings each; free ones by default."""
+
+    def __init__(self, folder, clusterName="west", ports=({}, {}), **settings):
+        self.folder = pathlib.Path(folder)
+        self.cluster = Cluster(folder, brokers=len(ports), bookies=3, name=clusterName, **settings)
+        for broker, own in zip(self.cluster.brokers, ports):
+            broker.settings.update({"regionLinkPort": 0, **own})
+        self.started = False
+
+    def start(self):
+        self.cluster.start_again() if self.started else self.cluster.start()
+        self.started = True
+        return self
+
+    def stop(self):
+        self.cluster.stop()
+
+    def kill(self):
+        self.cluster.kill()
+
+    def close(self):
+        self.cluster.close()
+
+    @property
+    def ready(self):
+        return self.cluster.brokers[0].ready
+
+    @property
+    def url(self):
+        return self.cluster.url()
+
+    @property
+    def web(self):
+        return self.cluster.brokers[0].web
+
+    @property
+    def pids(self):
+        return [node.process.pid for node in self.cluster.nodes()]
+
+    def client(self, **options):
+        options.setdefault("operation_timeout_seconds", 20)
+        return self.cluster.client(**options)
+
+    def admin(self, method, path, **options):
+        return requests.request(method, self.web + path, timeout=20, **options)
+
+    def get(self, path):
+        answer = self.admin("GET", path)
+        assert answer.status_code == 200, (path, answer.status_code, answer.text)
+        return answer.json()
+
+    def log(self):
+        return "".join(f"--- {node.name}\n{node.log()}" for node in self.cluster.brokers)
 
 
 class Load:

@@ -8,7 +8,11 @@ import time
 import pulsar
 import pytest
 
+from cluster import ClusterRegion
 from region import BINARY, Region, wait_until
+
+# MERIDIAN_REGION=cluster: each region is two brokers and three bookies.
+KIND = ClusterRegion if os.environ.get("MERIDIAN_REGION") == "cluster" else Region
 
 SETTINGS = {"diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98}
 ROUNDS = int(os.environ.get("SWITCH_ROUNDS", "4"))
@@ -19,8 +23,8 @@ class Pair:
     """`west` and `east` with a control link; namespace `geo/orders` is in both, and `west` is active."""
 
     def __init__(self, folder):
-        self.west = Region(folder / "west", clusterName="west", **SETTINGS)
-        self.east = Region(folder / "east", clusterName="east", **SETTINGS)
+        self.west = KIND(folder / "west", clusterName="west", **SETTINGS)
+        self.east = KIND(folder / "east", clusterName="east", **SETTINGS)
         self.regions = {"west": self.west, "east": self.east}
         for region in self.regions.values():
             region.start()

@@ -15,13 +15,21 @@ import time
 import pulsar
 import requests
 
+from cluster import ClusterRegion
 from links import Link, free_ports
 from region import Region, wait_until
 
 SERVICES = ("binary", "web", "control")
+# Brokers of a region that is a cluster.
+BROKERS = 2
 TENANT = "geo"
 # That other programs' files crowd a region out of its disk is no subject here.
 CROWDED_DISK = {"diskUsageThreshold": "0.99", "diskUsageLwmThreshold": "0.985"}
+
+
+def addresses(scheme, ports, service):
+    """One URL of all brokers' ports for a service."""
+    return f"{scheme}://" + ",".join(f"127.0.0.1:{port}" for name, port in ports.items() if name.split("-")[0] == service)
 
 
 def cpu_seconds(pid):
@@ -33,26 +41,27 @@ class Side:
     """A region as scenarios see it. `ports` are those of the region itself, by service."""
 
     kind = ""
+    services = SERVICES
 
     def __init__(self, name, folder, settings):
         self.name = name
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.settings = settings
-        self.ports = dict(zip(SERVICES, free_ports(len(SERVICES))))
+        self.ports = dict(zip(self.services, free_ports(len(self.services))))
 
     @property
     def url(self):
-        return f"pulsar://127.0.0.1:{self.ports['binary']}"
+        return addresses("pulsar", self.ports, "binary")
 
     @property
     def web(self):
         return f"http://127.0.0.1:{self.ports['web']}"
 
-    def listeners(self, incoming):
-        """The setting `advertisedListeners` for links that come in."""
-        named = [f"internal:{self.url}"]
-        named += [f"from-{link.source}:pulsar://127.0.0.1:{link.ports['binary']}" for link in incoming]
+    def listeners(self, incoming, service="binary"):
+        """The setting `advertisedListeners` for links that come in, of the broker that has this service."""
+        named = [f"internal:pulsar://127.0.0.1:{self.ports[service]}"]
+        named += [f"from-{link.source}:pulsar://127.0.0.1:{link.ports[service]}" for link in incoming]
         return ",".join(named)
 
     def client(self, **options):
@@ -118,6 +127,37 @@ class MeridianSide(Side):
         return self.process.log_file.read_text(errors="replace")
 
 
+class ClusterSide(MeridianSide):
+    """A region of several processes: brokers, bookies, and a metadata store."""
+
+    services = tuple(f"{name}-{number}" if number else name for number in range(BROKERS) for name in SERVICES)
+
+    def begin(self, incoming):
+        def own(number):
+            binary, web, control = self.services[number * len(SERVICES):][:len(SERVICES)]
+            # A group without a control link says so for all brokers.
+            link = self.settings.get("regionLinkPort", self.ports[control])
+            return {"brokerServicePort": self.ports[binary], "webServicePort": self.ports[web], "regionLinkPort": link,
+                    "advertisedListeners": self.listeners(incoming, binary), "internalListenerName": "internal"}
+
+        settings = {key: value for key, value in self.settings.items() if key != "regionLinkPort"}
+        self.process = ClusterRegion(self.folder, clusterName=self.name, ports=[own(number) for number in range(BROKERS)],
+                                     **{**CROWDED_DISK, **settings})
+        self.process.start()
+
+    def pid(self):
+        return self.process.pids[-1]
+
+    def cpu_s(self):
+        return sum(cpu_seconds(pid) for pid in self.process.pids)
+
+    def metrics(self):
+        return "".join(requests.get(f"{broker.web}/metrics/", timeout=20).text for broker in self.process.cluster.brokers)
+
+    def log(self):
+        return self.process.log()
+
+
 class PulsarSide(Side):
     """The real thing, by the command that the environment's PULSAR_PEER names."""
 
@@ -161,7 +201,9 @@ def alive(pid):
         return False
 
 
-KINDS = {"meridian": MeridianSide, "pulsar": PulsarSide}
+# MERIDIAN_REGION=cluster: every Meridian region is a cluster.
+KINDS = {"meridian": ClusterSide if os.environ.get("MERIDIAN_REGION") == "cluster" else MeridianSide, "cluster": ClusterSide,
+         "pulsar": PulsarSide}
 
 
 class Group:
@@ -194,11 +236,11 @@ class Group:
 
     def register(self, source, target):
         link = self.links[source, target]
-        entry = {"serviceUrl": f"http://127.0.0.1:{link.ports['web']}",
-                 "brokerServiceUrl": f"pulsar://127.0.0.1:{link.ports['binary']}",
+        entry = {"serviceUrl": addresses("http", link.ports, "web"),
+                 "brokerServiceUrl": addresses("pulsar", link.ports, "binary"),
                  "listenerName": f"from-{source}"}
         if self.sides[source].kind == self.sides[target].kind == "meridian" and self.shares_policies:
-            entry["regionLinkUrl"] = f"http://127.0.0.1:{link.ports['control']}"
+            entry["regionLinkUrl"] = addresses("http", link.ports, "control")
         self.sides[source].admin("PUT", f"clusters/{target}", entry)
 
     def __getitem__(self, name):

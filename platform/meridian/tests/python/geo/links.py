@@ -55,7 +55,8 @@ class Link:
         return self.command(do="count")
 
     def forward_bytes(self, service="binary"):
-        return self.count()["bytes"][service]["forward"]
+        counted = self.count()["bytes"]
+        return sum(way["forward"] for name, way in counted.items() if name.split("-")[0] == service)
 
     def close(self):
         if self.process.poll() is None:
