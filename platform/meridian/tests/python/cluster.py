@@ -11,7 +11,7 @@ import time
 import pulsar
 import requests
 
-from region import BINARY, wait_until
+from region import BINARY, Asked, wait_until
 
 MINI_TIKV = os.environ.get("MINI_TIKV_BINARY", str(pathlib.Path(BINARY).with_name("mini-tikv")))
 START_SECONDS = 60
@@ -174,16 +174,13 @@ class Cluster:
         self.start_store()
         outcome = self.init()
         assert outcome.returncode == 0, outcome.stderr
-        for nodes in (self.bookies, self.brokers):
-            for node in nodes:
-                node.begin()
-            for node in nodes:
-                node.wait()
-        return self
+        return self.start_nodes()
 
     def start_again(self):
         """After a stop or a kill of everything."""
-        self.start_store()
+        return self.start_store().start_nodes()
+
+    def start_nodes(self):
         for nodes in (self.bookies, self.brokers):
             for node in nodes:
                 node.begin()
@@ -214,7 +211,7 @@ class Cluster:
         return pulsar.Client(self.brokers[broker].url if broker is not None else self.url(), **options)
 
 
-class ClusterRegion:
+class ClusterRegion(Asked):
     """A region of two brokers and three bookies, as tests handle one that is a process (`region.Region`).
 
     `ports` are those of the brokers, one dict of settings each; free ones by default."""
@@ -259,14 +256,6 @@ class ClusterRegion:
     def client(self, **options):
         options.setdefault("operation_timeout_seconds", 20)
         return self.cluster.client(**options)
-
-    def admin(self, method, path, **options):
-        return requests.request(method, self.web + path, timeout=20, **options)
-
-    def get(self, path):
-        answer = self.admin("GET", path)
-        assert answer.status_code == 200, (path, answer.status_code, answer.text)
-        return answer.json()
 
     def log(self):
         return "".join(f"--- {node.name}\n{node.log()}" for node in self.cluster.brokers)

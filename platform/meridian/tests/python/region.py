@@ -13,7 +13,19 @@ BINARY = os.environ.get("MERIDIAN_BINARY", str(pathlib.Path(__file__).parents[4]
 START_SECONDS = 30
 
 
-class Region:
+class Asked:
+    """What has an admin API at `web`."""
+
+    def admin(self, method, path, **options):
+        return requests.request(method, self.web + path, timeout=20, **options)
+
+    def get(self, path):
+        answer = self.admin("GET", path)
+        assert answer.status_code == 200, (path, answer.status_code, answer.text)
+        return answer.json()
+
+
+class Region(Asked):
     """A standalone region over a data folder. `settings` are key=value pairs."""
 
     def __init__(self, folder, bookies=1, **settings):
@@ -79,14 +91,6 @@ class Region:
         options.setdefault("operation_timeout_seconds", 20)
         options.setdefault("logger", pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(self.folder / "client.log")))
         return pulsar.Client(self.url, **options)
-
-    def admin(self, method, path, **options):
-        return requests.request(method, self.web + path, timeout=20, **options)
-
-    def get(self, path):
-        answer = self.admin("GET", path)
-        assert answer.status_code == 200, (path, answer.status_code, answer.text)
-        return answer.json()
 
     def rss_bytes(self):
         return int(open(f"/proc/{self.process.pid}/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
