@@ -185,7 +185,6 @@ impl AckExchange {
 
     /// Merges a part of a topic of this broker; `Err` = the broker that serves it.
     pub(crate) async fn receive_here(&self, from: &str, delta: AckDelta) -> Result<AckOutcome, Arc<BrokerRecord>> {
-        self.hear(from);
         let Ok(name) = TopicName::parse(&delta.topic) else {
             return Ok(AckOutcome::Refused(format!("no topic's name: {}", delta.topic)));
         };
@@ -209,7 +208,7 @@ impl AckExchange {
     }
 
     /// A region has told something (A4).
-    fn hear(&self, from: &str) {
+    pub(crate) fn hear(&self, from: &str) {
         if let Some(heard) = self.asked.lock().get_mut(from) {
             *heard = true;
         }

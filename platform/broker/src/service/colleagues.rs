@@ -92,6 +92,7 @@ impl BrokerService {
     async fn answer(self: &Arc<Self>, ask: Ask) -> Result<Said, String> {
         match ask {
             Ask::Acks { from, topic, subscription, full, payload } => {
+                self.acks.hear(&from);
                 let delta = AckDelta { token: 0, topic, subscription, full, payload: bytes_of(&payload)? };
                 Ok(said(self.acks.receive_here(&from, delta).await))
             }

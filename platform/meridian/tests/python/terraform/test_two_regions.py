@@ -4,6 +4,7 @@ import json
 import pytest
 
 from cycles import Pair, rounds
+from region import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,9 @@ def test_a_namespace_that_somebody_switched_is_shown_and_switched_back(pair):
     path = "/admin/v2/meridian/failover/billing/invoices"
     west = pair.regions["west"]
     assert west.get(path)["active"] == "west"
+    # A link that was refused before east knew west tries again after a pause.
+    linked = lambda: west.get("/admin/v2/meridian/region-link/peers").get("east", {}).get("state") == "connected"
+    wait_until(linked, 30, "the control link to east")
     done = west.admin("POST", f"{path}/switch", json={"to": "east"})
     assert done.status_code == 200, done.text
     change = one.changes()['module.shop.meridian_failover_group.this["money"]']
