@@ -125,11 +125,16 @@ impl Cache {
             Some(bytes) => {
                 let tombstone = Tombstone::decode(path, bytes)?;
                 self.latest = self.latest.max(tombstone.stamp);
-                self.tombstones.insert(of.clone(), (key, tombstone));
+                self.tombstones.insert(of.clone(), (key.clone(), tombstone));
             }
             None => drop(self.tombstones.remove(&of)),
         }
-        Ok(Meaning { changed: None, shared: vec![SharedChange::Key(of)] })
+        // Schemas are deleted by what their tombstone says, and the change of their record is seen before it.
+        let changed = match key {
+            Key::Schemas(topic) => Some(Changed::Schemas(topic)),
+            _ => None,
+        };
+        Ok(Meaning { changed, shared: vec![SharedChange::Key(of)] })
     }
 
     fn apply_header(&mut self, key: &Key, path: &str, value: Option<&[u8]>) -> Result<(), MetadataError> {
@@ -196,6 +201,20 @@ mod tests {
         assert!(cache.partitioned.is_empty());
         assert_eq!(cache.apply("tenancy/later/x", Some(b"?")), Ok(Meaning::default()));
         assert!(cache.headers.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_schemas_is_told_when_its_time_is_known() {
+        let mut cache = Cache::default();
+        let topic = TopicName::parse("t/n/x").unwrap();
+        let key = Key::Schemas(topic.clone());
+        let tombstone =
+            br#"{"v":1,"stamp":"0000000000000007-00000001","born":"0000000000000005-00000001","kept_ms":1}"#;
+        cache.apply(&key.path(), Some(br#"{"v":1,"data":{"schemas":[]}}"#)).unwrap();
+        cache.apply(&key.path(), None).unwrap();
+        assert!(cache.tombstones.is_empty(), "the record goes first");
+        let meaning = cache.apply(&key.tombstone(), Some(tombstone)).unwrap();
+        assert_eq!(meaning.changed, Some(Changed::Schemas(topic)));
     }
 
     #[test]

@@ -65,9 +65,14 @@ impl Registry {
         self.cache.read().schemas.get(&topic.base()).cloned()
     }
 
-    /// Topics that share schemas with other regions.
+    /// Topics that share schemas with other regions, or did until they were deleted.
     pub fn topics_with_shared_schemas(&self) -> Vec<TopicName> {
-        self.cache.read().schemas.keys().cloned().collect()
+        let cache = self.cache.read();
+        let ended = cache.tombstones.values().filter_map(|(key, _)| match key {
+            Key::Schemas(topic) => Some(topic),
+            _ => None,
+        });
+        cache.schemas.keys().chain(ended).cloned().collect()
     }
 
     /// When the schemas of a topic were deleted, ms since 1970, if they were and none came since.
