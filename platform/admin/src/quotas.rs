@@ -12,6 +12,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{MethodRouter, get};
+use meridian_broker::access::Principal;
 use meridian_door::{Action, Caller, Scope};
 use meridian_policy::quota::{Layer, Level, Limit, Place, Quota, Quotas};
 use meridian_quotas::QuotaError;
@@ -278,6 +279,22 @@ pub(crate) fn check_binding(state: &AdminState, call: &Call, group: &str) -> Res
     match state.service.quotas().book().get(&Place::Group(group.to_owned())) {
         Some(_) => Ok(()),
         None => Err(AdminError::invalid(NO_SUCH_GROUP)),
+    }
+}
+
+/// A namespace may be deleted: who would leave a group's limits by that is the operator.
+pub(crate) fn check_release(
+    state: &AdminState,
+    principal: &Principal,
+    namespace: &NamespaceName,
+) -> Result<(), AdminError> {
+    let policies = state.registry().namespace(namespace);
+    match policies.as_ref().and_then(|policies| policies.resource_group_name.as_deref()) {
+        None | Some("") => Ok(()),
+        Some(group) => state.allow_operating(principal).map_err(|error| {
+            let text = format!("namespace {namespace} is bound to resource group {group} and is deleted by super users");
+            AdminError::new(error.status, format!("{text}: {}", error.reason))
+        }),
     }
 }
 

@@ -8,9 +8,11 @@ use crate::live::LiveSettings;
 use axum::http::StatusCode;
 use meridian_audit::AuditLog;
 use meridian_broker::access::Principal;
+use meridian_broker::quotas::Forgotten;
 use meridian_broker::{BrokerError, BrokerService, Create};
 use meridian_door::{Action, Caller, Scope};
 use meridian_policy::access::is_role_or_pattern;
+use meridian_policy::quota::Place;
 use meridian_registry::Registry;
 use meridian_settings::{Key, Settings};
 use meridian_topic::TopicHandle;
@@ -90,6 +92,15 @@ impl AdminState {
         self.allow_principal(principal, Action::Operate, &Scope::Cluster).map_err(|error| {
             AdminError::new(error.status, format!("This operation requires super-user access: {}", error.reason))
         })
+    }
+
+    /// Forgets the limits at a place that was deleted and within it, if an operator deleted it; the tenant's own are gone by
+    /// then.
+    pub async fn forget_limits(&self, principal: &Principal, place: &Place) -> Result<(), AdminError> {
+        match self.allow_operating(principal) {
+            Ok(()) => Ok(self.service.forget_quotas(place, Forgotten::All).await?),
+            Err(_) => Ok(()),
+        }
     }
 
     /// A role as grants name it: where they may be patterns, one that means what it looks like.

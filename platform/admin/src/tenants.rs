@@ -94,7 +94,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
         meridian_registry::RegistryError::NotFound { .. } => AdminError::not_found("Tenant doesn't exist"),
         error => error.into(),
     })?;
-    state.service.forget_quota(&Place::Tenant(name.to_owned())).await?;
+    state.forget_limits(&call.principal, &Place::Tenant(name.to_owned())).await?;
     tracing::info!(tenant = name, by = call.principal.acting(), "tenant deleted");
     Ok(Reply::done())
 }

@@ -324,6 +324,15 @@ impl Place {
         [Place::Cluster, Place::Tenant(tenant), Place::Namespace(namespace), Place::Topic(topic)]
     }
 
+    /// Whether another place is this one or lies within it.
+    pub fn holds(&self, other: &Place) -> bool {
+        match (self, other) {
+            (Place::Tenant(name), _) => other.tenant() == Some(name),
+            (Place::Namespace(name), Place::Topic(topic)) => topic.namespace() == *name,
+            _ => self == other,
+        }
+    }
+
     /// The tenant that it belongs to.
     pub fn tenant(&self) -> Option<&str> {
         match self {
@@ -429,6 +438,25 @@ mod tests {
             let refused = read(bad.clone(), level).unwrap_err().to_string();
             assert!(refused.contains(says), "{bad}: {refused}");
         }
+    }
+
+    #[test]
+    fn places_hold_what_is_within_them_and_nothing_of_a_like_name() {
+        let namespace = |name: &str| Place::Namespace(NamespaceName::parse(name).unwrap());
+        let topic = |name: &str| Place::Topic(TopicName::parse(name).unwrap());
+        let (tenant, cluster) = (Place::Tenant("a".into()), Place::Cluster);
+        for within in [tenant.clone(), namespace("a/n"), topic("a/n/t")] {
+            assert!(tenant.holds(&within), "{within}");
+        }
+        for beside in
+            [cluster.clone(), Place::Tenant("ab".into()), namespace("a-b/n"), topic("ab/n/t"), Place::Group("a".into())]
+        {
+            assert!(!tenant.holds(&beside), "{beside}");
+        }
+        assert!(namespace("a/n").holds(&topic("a/n/t")) && namespace("a/n").holds(&namespace("a/n")));
+        assert!(!namespace("a/n").holds(&topic("a/n2/t")) && !namespace("a/n").holds(&tenant));
+        assert!(topic("a/n/t").holds(&topic("a/n/t")) && !topic("a/n/t").holds(&topic("a/n/t2")));
+        assert!(cluster.holds(&cluster) && !cluster.holds(&tenant), "what the cluster may is set apart");
     }
 
     #[test]

@@ -94,6 +94,16 @@ impl QuotaBook {
         self.quotas.read().clone()
     }
 
+    /// Places with limits that are this one or lie within it.
+    pub fn within(&self, place: &Place) -> Vec<Place> {
+        let quotas = self.quotas.read();
+        match place {
+            Place::Tenant(_) | Place::Namespace(_) => quotas.keys().filter(|one| place.holds(one)).cloned().collect(),
+            // Nothing that is deleted with it lies within a topic; looked up, as topics go by the thousand.
+            one => quotas.contains_key(one).then(|| one.clone()).into_iter().collect(),
+        }
+    }
+
     /// Whether there is any limit at all.
     pub fn is_empty(&self) -> bool {
         self.quotas.read().is_empty()

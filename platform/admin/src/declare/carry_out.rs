@@ -80,20 +80,22 @@ async fn one_level(apply: &Apply, level: &[Step], until: Instant, gone: &mut BTr
     for _ in 0..AT_ONCE {
         let (queue, state, force) = (queue.clone(), apply.state.clone(), apply.force);
         let (document, passing) = (apply.document.clone(), apply.passing.clone());
-        let by = apply.principal.acting().map(str::to_owned);
+        let principal = apply.principal.clone();
         tasks.spawn(async move {
             let (mut done, mut failed) = (Vec::new(), Vec::new());
             while let Some(row) = queue.next() {
                 for step in row {
+                    let wanted = document.objects.get(&step.object);
+                    let doing = steps::Doing { state: &state, step: &step, wanted, force, principal: &principal };
                     let outcome = match Instant::now() < until {
-                        true => steps::one(&state, &step, force, by.as_deref()).await,
+                        true => steps::one(&doing).await,
                         false => {
                             Err(AdminError::new(StatusCode::GATEWAY_TIMEOUT, "was not begun in time; apply again"))
                         }
                     };
                     let outcome = match outcome.as_ref().err().and_then(|error| passing.place(error)) {
                         Some(url) => {
-                            forward::step(&passing, &url, &step, document.objects.get(&step.object), force).await
+                            forward::step(&passing, &url, &step, wanted, force).await
                         }
                         None => outcome,
                     };

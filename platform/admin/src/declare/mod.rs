@@ -26,7 +26,7 @@ mod steps;
 
 use crate::call::Call;
 use crate::error::AdminError;
-use crate::quotas::check_binding;
+use crate::quotas::{check_binding, check_release};
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -198,12 +198,16 @@ fn may_see(state: &AdminState, call: &Call, id: &ObjectId) -> Result<(), AdminEr
     }
 }
 
-/// Asks about what an owner owns beyond what the document names (A2); the refusal does not say what that is.
-fn check_owned(state: &AdminState, call: &Call, manifest: &Manifest, document: &Document) -> Result<(), AdminError> {
+/// Asks about what an owner owns beyond what the document names (A2); the refusal does not say what that is. What stays may
+/// be the caller's own tenant, the way to its namespaces.
+fn check_owned(apply: &Apply, call: &Call, manifest: &Manifest) -> Result<(), AdminError> {
     let owned = manifest.owned();
-    let beyond = owned.iter().filter(|id| !document.objects.contains_key(id));
-    let allowed = beyond.map(|id| check_allowed(state, call, id)).all(|answer| answer.is_ok());
-    if allowed { Ok(()) } else { Err(of_another(call, &manifest.owner)) }
+    let mut beyond = owned.iter().filter(|id| !apply.document.objects.contains_key(id));
+    let ask = if apply.allowed.prune { check_allowed } else { may_see };
+    match beyond.all(|id| ask(&apply.state, call, id).is_ok()) {
+        true => Ok(()),
+        false => Err(of_another(call, &manifest.owner)),
+    }
 }
 
 /// An owner is not the caller's, or is not known at all: super users are told which.
@@ -218,10 +222,14 @@ fn check_operators(apply: &Apply, plan: &Plan) -> Result<(), AdminError> {
         Facet::Of(Group::Policies, name) => name == "resourcegroup",
         _ => false,
     };
-    match plan.steps.iter().flat_map(|step| &step.changes).any(binds) {
-        true => apply.state.allow_operating(&apply.principal),
-        false => Ok(()),
+    if plan.steps.iter().flat_map(|step| &step.changes).any(binds) {
+        apply.state.allow_operating(&apply.principal)?;
     }
+    let deleted = plan.steps.iter().filter(|step| step.action == meridian_declare::Action::Delete);
+    deleted.map(|step| &step.object).try_for_each(|id| match id {
+        ObjectId::Namespace(name) => check_release(&apply.state, &apply.principal, name),
+        _ => Ok(()),
+    })
 }
 
 /// The revision that the caller planned from, by `If-Match` or by `revision`.
@@ -257,7 +265,7 @@ async fn apply(State(state): Given, call: Call) -> Answer {
     let (dry_run, expected) = (call.flag("dryRun"), expected(&call)?);
     let kept = kept(&apply).await?;
     if let Some((_, manifest)) = &kept {
-        check_owned(&apply.state, &call, manifest, &apply.document)?;
+        check_owned(&apply, &call, manifest)?;
     }
     if dry_run {
         return plan_only(&apply, kept.map(|(_, manifest)| manifest), expected).await;
@@ -403,7 +411,7 @@ async fn forget(State(state): Given, call: Call) -> Answer {
     let (principal, force) = (call.principal.clone(), call.flag("force"));
     let (document, passing) = (Arc::new(document), Passing::of(&call));
     let apply = Apply { state, principal, document, allowed, force, passing, leaf: Leaf::Not };
-    check_owned(&apply.state, &call, &manifest, &apply.document)?;
+    check_owned(&apply, &call, &manifest)?;
     if !apply.allowed.prune {
         apply.state.registry().forget_declared(&owner, &declared).await?;
         return Ok(Reply::done());

@@ -8,7 +8,8 @@ use crate::schemas;
 use crate::state::AdminState;
 use axum::http::StatusCode;
 use meridian_broker::BrokerError;
-use meridian_declare::{Action, Change, Facet, Group, ObjectId, Step};
+use meridian_broker::access::Principal;
+use meridian_declare::{Action, Change, Facet, Group, Object, ObjectId, Step};
 use meridian_policy::quota::{Limit, Quota};
 use meridian_policy::schema::{NAMESPACE, TOPIC};
 use meridian_policy::{BundlesData, ClusterData, Permission, Policies, TenantInfo, TopicPolicies};
@@ -19,8 +20,21 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A step and all that it is carried out with.
+pub(super) struct Doing<'a> {
+    pub(super) state: &'a AdminState,
+    pub(super) step: &'a Step,
+    /// The object as the document says it.
+    pub(super) wanted: Option<&'a Object>,
+    /// Topics and subscriptions in use are deleted too.
+    pub(super) force: bool,
+    pub(super) principal: &'a Principal,
+}
+
 /// Carries one step out.
-pub(super) async fn one(state: &AdminState, step: &Step, force: bool, by: Option<&str>) -> Result<(), AdminError> {
+pub(super) async fn one(doing: &Doing<'_>) -> Result<(), AdminError> {
+    let Doing { state, step, force, principal, .. } = *doing;
+    let by = principal.acting();
     let create = step.action == Action::Create;
     let is_limit = |change: &Change| matches!(change.facet, Facet::Of(Group::Quotas | Group::TenantQuotas, _));
     let (limits, changes): (Vec<Change>, Vec<Change>) = step.changes.iter().cloned().partition(is_limit);
@@ -45,9 +59,8 @@ pub(super) async fn one(state: &AdminState, step: &Step, force: bool, by: Option
         outcome => outcome?,
     }
     match (step.action, step.object.quota_place()) {
-        // What is made anew begins without limits.
-        (Action::Delete, Some(place)) => state.service.forget_quota(&place).await?,
-        _ => quotas(state, &step.object, &limits).await?,
+        (Action::Delete, Some(place)) => state.forget_limits(principal, &place).await?,
+        _ => quotas(doing, &limits).await?,
     }
     tracing::info!(object = %step.object, action = step.action.as_str(), by, "applied");
     Ok(())
@@ -70,16 +83,21 @@ fn of_group(changes: &[Change], group: Group) -> impl Iterator<Item = (&str, &Va
     })
 }
 
-/// Limits, layer by layer.
-async fn quotas(state: &AdminState, id: &ObjectId, changes: &[Change]) -> Result<(), AdminError> {
-    let Some(place) = id.quota_place() else { return Ok(()) };
-    for (group, layer) in id.quota_groups() {
+/// Limits, layer by layer. What an earlier object of that name left behind goes where the document says what is to be.
+async fn quotas(doing: &Doing<'_>, changes: &[Change]) -> Result<(), AdminError> {
+    let Doing { state, step, wanted, .. } = *doing;
+    let Some(place) = step.object.quota_place() else { return Ok(()) };
+    for (group, layer) in step.object.quota_groups() {
         let limit = |(name, value): (&str, &Value)| Some((Limit::parse(name)?, value.as_u64()));
         let changed: Vec<_> = of_group(changes, *group).filter_map(limit).collect();
-        if changed.is_empty() {
+        let anew = step.action == Action::Create && wanted.is_some_and(|object| object.groups.contains(group));
+        if changed.is_empty() && !anew {
             continue;
         }
         let change = |quota: &mut Quota| {
+            if anew {
+                quota.0.clear();
+            }
             for (limit, value) in &changed {
                 match value {
                     Some(value) => drop(quota.0.insert(*limit, *value)),

@@ -10,7 +10,7 @@ pub use replication::{check_clusters, check_no_peers};
 use crate::bundles;
 use crate::call::Call;
 use crate::error::AdminError;
-use crate::quotas::check_binding;
+use crate::quotas::{check_binding, check_release};
 use crate::reply::Reply;
 use crate::state::AdminState;
 use crate::{Answer, Given};
@@ -21,6 +21,7 @@ use meridian_broker::ListDomain;
 use meridian_broker::service::is_system_topic;
 use meridian_door::{Action, Scope};
 use meridian_policy::Policies;
+use meridian_policy::quota::Place;
 use meridian_topic::TopicErrorKind;
 use meridian_types::{NamespaceName, TopicName};
 
@@ -91,7 +92,9 @@ async fn delete(State(state): Given, call: Call) -> Answer {
     if state.registry().namespace(&namespace).is_none() {
         return Err(AdminError::not_found(format!("Namespace {namespace} does not exist.")));
     }
+    check_release(&state, &call.principal, &namespace)?;
     state.service.delete_namespace(&namespace, call.flag("force")).await?;
+    state.forget_limits(&call.principal, &Place::Namespace(namespace.clone())).await?;
     tracing::info!(%namespace, by = call.principal.acting(), force = call.flag("force"), "namespace deleted");
     Ok(Reply::done())
 }

@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use meridian_broker::ListDomain;
 use meridian_door::{Action, Scope};
+use meridian_policy::quota::Place;
 use meridian_topic::compaction::CompactionStatus;
 use meridian_types::{Domain, TopicName};
 use serde_json::{Map, json};
@@ -76,6 +77,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
     }
     let force = call.flag("force");
     state.service.delete_topic_everywhere(&topic, force).await?;
+    state.forget_limits(&call.principal, &Place::Topic(topic.clone())).await?;
     tracing::info!(%topic, by = call.principal.acting(), force, "topic deleted");
     Ok(Reply::done())
 }

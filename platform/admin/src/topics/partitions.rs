@@ -16,6 +16,7 @@ use meridian_broker::service::is_system_topic;
 use meridian_broker::{BrokerError, ListDomain};
 use meridian_door::{Action, Scope};
 use meridian_policy::PartitionedTopic;
+use meridian_policy::quota::Place;
 use meridian_types::{Domain, TopicName};
 use serde_json::Value;
 
@@ -114,6 +115,7 @@ async fn delete(State(state): Given, call: Call) -> Answer {
     }
     let force = call.flag("force");
     state.service.delete_partitioned_topic(&topic, force).await?;
+    state.forget_limits(&call.principal, &Place::Topic(topic.clone())).await?;
     tracing::info!(%topic, by = call.principal.acting(), force, "partitioned topic deleted");
     Ok(Reply::done())
 }

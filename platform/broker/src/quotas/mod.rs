@@ -4,7 +4,8 @@
 //! places for producers, consumers and connections, and once a second what is stored and used is looked at.
 //! Invariants: E1 everything is counted whether or not there is a limit, so that a limit binds from the moment it is set;
 //! E2 what was taken is given back exactly once ([`Hold`]); E3 all places on the way are asked, and either all give or none;
-//! E4 system topics are outside of all quotas, and so are links of other regions where clients are counted.
+//! E4 system topics are outside of all quotas, and so are links of other regions where clients are counted; E5 an operator's
+//! limit outlives the place that it is set at, unless an operator deletes that.
 //! Failure: [`Exceeded`] names limit, value and place.
 //! Must never know: frames, HTTP, how the metadata store keeps quotas.
 
@@ -18,11 +19,11 @@ pub use node::ReplicationLimit;
 
 use crate::error::BrokerError;
 use crate::service::{BrokerService, is_system_topic};
-use meridian_policy::quota::{Bound, Exceeded, Limit, Place};
+use meridian_policy::quota::{Bound, Exceeded, Layer, Limit, Place, Quota};
 use meridian_quotas::{LeaseConfig, Leases, Need, QuotaBook, QuotaError};
 use meridian_registry::Registry;
 use meridian_topic::LimitsAbove;
-use meridian_types::{NamespaceName, TopicName};
+use meridian_types::TopicName;
 use node::Node;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
@@ -35,6 +36,15 @@ use usage::UsageCounter;
 const TICK: Duration = Duration::from_secs(1);
 /// Usage of all topics is looked at every so many ticks.
 const USAGE_TICKS: u64 = 10;
+
+/// Whose limits go with what is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forgotten {
+    /// Those that its tenant set. The operator's stay: a tenant that deletes a place and makes it anew has lifted nothing.
+    OfTenant,
+    /// Everybody's.
+    All,
+}
 
 /// Quotas of one broker.
 pub struct Quotas {
@@ -241,32 +251,21 @@ pub(crate) async fn run(service: Weak<BrokerService>, quotas: Arc<Quotas>) {
 }
 
 impl BrokerService {
-    /// Forgets the limits of a place that is gone.
+    /// Forgets limits at a place that is gone and within it, also of topics that never came.
     ///
     /// # Errors
     /// What the metadata store says.
-    pub async fn forget_quota(&self, place: &Place) -> Result<(), BrokerError> {
-        if self.quotas().book().get(place).is_none() {
-            return Ok(());
-        }
-        self.quotas().book().forget(place).await.map_err(|error| match error {
-            QuotaError::Store(error) => BrokerError::Metadata(error),
-            other => BrokerError::NotReady(other.to_string()),
-        })
-    }
-
-    /// Forgets the limits of a namespace that is gone and of its topics, also of those that never came.
-    ///
-    /// # Errors
-    /// What the metadata store says.
-    pub(crate) async fn forget_quotas_in(&self, namespace: &NamespaceName) -> Result<(), BrokerError> {
-        let is_in = |place: &Place| match place {
-            Place::Namespace(name) => name == namespace,
-            Place::Topic(topic) => topic.namespace() == *namespace,
-            _ => false,
-        };
-        for place in self.quotas().book().all().into_keys().filter(is_in) {
-            self.forget_quota(&place).await?;
+    pub async fn forget_quotas(&self, place: &Place, whose: Forgotten) -> Result<(), BrokerError> {
+        let book = self.quotas().book();
+        for gone in book.within(place) {
+            let forgotten = match whose {
+                Forgotten::OfTenant => book.set(&gone, Layer::Tenant, &Quota::default()).await,
+                Forgotten::All => book.forget(&gone).await,
+            };
+            forgotten.map_err(|error| match error {
+                QuotaError::Store(error) => BrokerError::Metadata(error),
+                other => BrokerError::NotReady(other.to_string()),
+            })?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 use super::topic_map::{Departure, Leave};
 use super::{BrokerService, TopicEvent};
 use crate::error::BrokerError;
+use crate::quotas::Forgotten;
 use meridian_managed_ledger::LogError;
 use meridian_policy::quota::Place;
 use meridian_topic::{TopicError, TopicErrorKind};
@@ -132,7 +133,7 @@ impl BrokerService {
             if name.partition().is_none() && records == Records::Delete {
                 self.purge_schemas(name).await?;
                 self.registry.delete_topic_policies(name).await?;
-                self.forget_quota(&Place::Topic(name.clone())).await?;
+                self.forget_quotas(&Place::Topic(name.clone()), Forgotten::OfTenant).await?;
             }
             Ok(())
         };

@@ -7,6 +7,7 @@ use super::delete::is_absent;
 use super::listing::is_system_topic;
 use super::{BrokerService, Create, ListDomain, TopicEvent};
 use crate::error::BrokerError;
+use crate::quotas::Forgotten;
 use meridian_policy::PartitionedTopic;
 use meridian_policy::quota::Place;
 use meridian_registry::RegistryError;
@@ -147,7 +148,7 @@ impl BrokerService {
         self.registry.delete_partitioned(name).await?;
         self.registry.delete_topic_policies(name).await?;
         self.purge_schemas(name).await?;
-        self.forget_quota(&Place::Topic(name.clone())).await?;
+        self.forget_quotas(&Place::Topic(name.clone()), Forgotten::OfTenant).await?;
         for partition in 0..count {
             self.announce(TopicEvent::Deleted(name.with_partition(partition)));
         }
@@ -192,7 +193,7 @@ impl BrokerService {
             ignore_absent(self.delete_topic(&topic, true).await)?;
         }
         self.registry.delete_namespace(namespace).await?;
-        self.forget_quotas_in(namespace).await
+        self.forget_quotas(&Place::Namespace(namespace.clone()), Forgotten::OfTenant).await
     }
 
     fn announce_created(&self, name: &TopicName, partitions: std::ops::Range<u32>) {

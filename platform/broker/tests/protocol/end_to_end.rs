@@ -1,6 +1,7 @@
 //! Real topics over storage in memory, through loopback sockets.
 
 use crate::client::{Client, entry};
+use meridian_broker::quotas::Forgotten;
 use meridian_broker::service::ListDomain;
 use meridian_broker::{
     Access, BrokerConfig, BrokerParts, BrokerService, CheckIntervals, Create, Listener, StorageFactory,
@@ -8,6 +9,7 @@ use meridian_broker::{
 use meridian_door::{Door, DoorConfig};
 use meridian_identity::Identity;
 use meridian_managed_ledger::testing::TestRegion;
+use meridian_policy::quota::{Layer, Limit, Place, Quota};
 use meridian_policy::{AutoTopicCreation, BrokerDefaults, ClusterData, Policies, TopicPolicies};
 use meridian_registry::{Registry, RegistryError};
 use meridian_types::{NamespaceName, TopicName};
@@ -357,6 +359,38 @@ async fn namespaces_are_deleted_with_everything_in_them() {
     assert!(matches!(client.body().await, Body::CloseProducer(_)));
     assert_eq!(produce_error(&mut client, "public/gone/a").await, Some(ServerError::TopicNotFound));
     assert!(region.service.delete_namespace(&namespace, true).await.is_err(), "it is gone");
+}
+
+#[tokio::test]
+async fn an_operators_limits_outlive_what_is_deleted_and_a_tenants_do_not() {
+    let region = Region::start().await;
+    let namespace = NamespaceName::parse("public/limited").unwrap();
+    let quota = |limit, value| Quota([(limit, value)].into());
+    let (whole, topic, other) = (
+        Place::Namespace(namespace.clone()),
+        Place::Topic(name("public/limited/t")),
+        Place::Topic(name("public/limited2/t")),
+    );
+    let book = region.service.quotas().book();
+    for place in [&whole, &topic, &other] {
+        book.set(place, Layer::Operator, &quota(Limit::Producers, 1)).await.unwrap();
+        book.set(place, Layer::Tenant, &quota(Limit::Consumers, 2)).await.unwrap();
+    }
+    let layers = |place: &Place| book.get(place).map(|set| (set.operator.0.len(), set.tenant.0.len()));
+    region.service.registry().create_namespace(&namespace, Policies::default()).await.unwrap();
+    region.service.create_topic(&name("public/limited/t"), BTreeMap::new()).await.unwrap();
+    region.service.delete_topic(&name("public/limited/t"), false).await.unwrap();
+    assert_eq!([layers(&whole), layers(&topic)], [Some((1, 1)), Some((1, 0))]);
+    region.service.delete_namespace(&namespace, false).await.unwrap();
+    assert_eq!([layers(&whole), layers(&topic)], [Some((1, 0)); 2]);
+    // They bind the next one of that name, until an operator takes them away with it.
+    region.service.registry().create_namespace(&namespace, Policies::default()).await.unwrap();
+    let mut client = region.connect().await;
+    client.producer(1, "public/limited/t").await;
+    let refused = produce_error(&mut client, "public/limited/t").await;
+    assert_eq!(refused, Some(ServerError::NotAllowedError));
+    region.service.forget_quotas(&whole, Forgotten::All).await.unwrap();
+    assert_eq!([layers(&whole), layers(&topic), layers(&other)], [None, None, Some((1, 1))]);
 }
 
 #[tokio::test]

@@ -269,6 +269,57 @@ def test_groups_of_the_operator_are_not_joined_by_making_a_namespace(world, unto
     assert refused.status_code == 403, refused.text
 
 
+def test_limits_of_the_operator_outlive_what_the_team_deletes(world, untouched):
+    base, quotas = "/admin/v2/namespaces/a/limited", "/admin/v2/meridian/quotas"
+    places = {f"{quotas}/namespaces/a/limited": {"topics": 3}, f"{quotas}/topics/persistent/a/limited/t": {"producers": 2},
+              f"{quotas}/topics/persistent/a/limited/p": {"producers": 1}}
+    whole, less = ({"owner": "team-a", "tenants": {"a": {"namespaces": named}}} for named in ({"limited": {}}, {}))
+    world.done("boss-a", "PUT", base, {})
+    for path, limits in places.items():
+        world.done("admin", "PUT", path, limits)
+        world.done("boss-a", "PUT", path, {"consumers": 4})
+
+    def make():
+        world.done("boss-a", "PUT", "/admin/v2/persistent/a/limited/t")
+        world.done("boss-a", "PUT", "/admin/v2/persistent/a/limited/p/partitions", 1)
+
+    def by_document():
+        world.done("boss-a", "PUT", "/admin/v2/meridian/apply", whole)
+        world.done("boss-a", "PUT", "/admin/v2/meridian/apply?prune=true&force=true", less)
+
+    deletions = {
+        "a topic": lambda: [world.done("boss-a", "DELETE", f"/admin/v2/persistent/a/limited/{name}") for name in ("t", "p/partitions")],
+        "a namespace by force": lambda: world.done("boss-a", "DELETE", f"{base}?force=true"),
+        "a document": by_document,
+    }
+    make()
+    for way, delete in deletions.items():
+        delete()
+        if way != "a topic":
+            assert "a/limited" not in world.done("boss-a", "GET", "/admin/v2/namespaces/a").json(), way
+            world.done("boss-a", "PUT", base, {})
+        make()
+        for path, limits in places.items():
+            shown = world.done("boss-a", "GET", path).json()
+            assert shown["operator"] == limits, (way, path, shown)
+            kept = {} if way != "a topic" or "topics" in path else {"consumers": 4}
+            assert shown["tenant"] == kept, (way, path, shown)
+        refused = world.call("boss-a", "PUT", "/admin/v2/persistent/a/limited/more/partitions", 2)
+        assert refused.status_code == 412 and "topics" in refused.text, (way, refused.text)
+    # Nor does the namespace leave its group by that way.
+    world.done("admin", "POST", f"{base}/resourcegroup/sekrit-group")
+    world.done("boss-a", "PUT", "/admin/v2/meridian/apply", whole)
+    for answer in (world.call("boss-a", "DELETE", f"{base}?force=true"),
+                   world.call("boss-a", "PUT", "/admin/v2/meridian/apply?prune=true&force=true", less)):
+        assert answer.status_code in (401, 403) and "sekrit-group and is deleted by super users" in answer.text, answer.text
+    assert world.done("boss-a", "GET", base).json()["resource_group_name"] == "sekrit-group"
+    # Whoever administers all that an owner owns may forget it, its tenant included.
+    world.done("boss-a", "DELETE", "/admin/v2/meridian/applied/team-a")
+    # The operator's own deletion takes the limits along.
+    world.done("admin", "DELETE", f"{base}?force=true")
+    assert [one for one in world.done("admin", "GET", quotas).json() if "a/limited" in one["place"]] == []
+
+
 def exactly(world, role, method, path):
     """A request whose path is sent as it stands."""
     connection = http.client.HTTPConnection("localhost", world.region.ready["web_port"], timeout=15)
