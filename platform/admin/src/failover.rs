@@ -56,7 +56,9 @@ impl From<FailoverError> for AdminError {
     fn from(error: FailoverError) -> Self {
         let status = match &error {
             FailoverError::NotManaged(_) | FailoverError::NoTail(_) => StatusCode::NOT_FOUND,
-            FailoverError::UnknownRegion { .. } | FailoverError::OneRegion(_) => StatusCode::PRECONDITION_FAILED,
+            FailoverError::UnknownRegion { .. } | FailoverError::NoPart { .. } | FailoverError::OneRegion(_) => {
+                StatusCode::PRECONDITION_FAILED
+            }
             FailoverError::AlreadyActive(_)
             | FailoverError::UnderWay { .. }
             | FailoverError::NotDrained { .. }

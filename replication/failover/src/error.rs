@@ -22,6 +22,14 @@ pub enum FailoverError {
         /// The namespace's regions.
         known: String,
     },
+    /// Another region asks about a namespace that it has no part in, or that is not there: it is not told which.
+    #[error("region {region} has no part in namespace {namespace}")]
+    NoPart {
+        /// Who asks.
+        region: String,
+        /// About which.
+        namespace: String,
+    },
     /// It is active already.
     #[error("region {0} is active already")]
     AlreadyActive(String),
@@ -84,6 +92,7 @@ impl Classify for FailoverError {
             Self::NotManaged(_)
             | Self::OneRegion(_)
             | Self::UnknownRegion { .. }
+            | Self::NoPart { .. }
             | Self::AlreadyActive(_)
             | Self::NoTail(_)
             | Self::TailOver(_) => ErrorClass::Caller,

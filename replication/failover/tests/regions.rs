@@ -308,6 +308,10 @@ async fn what_does_not_drain_is_not_switched() {
     assert!(west.is_active(&world) && east.sends_to(&world, "west"));
     let unknown = west.service.switch(&world.namespace, "north").await.unwrap_err();
     assert!(matches!(unknown, FailoverError::UnknownRegion { .. }));
+    // A region without a part in the namespace switches nothing, and does not learn whose it is.
+    let call = FailoverCall::Switch { namespace: world.namespace.to_string(), to: "east".to_owned() };
+    let FailoverReply::Refused(why) = west.service.answer("north", call).await else { panic!("it was answered") };
+    assert_eq!(why, format!("region north has no part in namespace {}", world.namespace));
     let same = west.service.switch(&world.namespace, "west").await.unwrap_err();
     assert_eq!(same, FailoverError::AlreadyActive("west".to_owned()));
 }

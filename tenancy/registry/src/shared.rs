@@ -216,6 +216,14 @@ impl Registry {
         }
     }
 
+    /// Whether a peer may know of a topic: it has a part in it, or had one in its namespace.
+    pub fn shares_topic(&self, peer: &str, topic: &TopicName) -> bool {
+        let (cache, own) = (self.cache.read(), self.own());
+        let header = cache.headers.get(&Key::Namespace(topic.namespace()).path());
+        let before = header.is_some_and(|(_, header)| both(&header.regions, &own, peer));
+        before || Concern { cache: &cache, own: &own, peer, tenants: None }.topic(topic)
+    }
+
     /// Place in the order of sending: tenants, namespaces, topics; what was deleted the other way round.
     pub fn shared_rank(&self, key: &str) -> u8 {
         let live = self.cache.read().headers.contains_key(key);

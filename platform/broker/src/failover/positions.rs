@@ -1,5 +1,6 @@
 //! How far topics are here, for regions that ask over the control link; the broker that serves a topic is asked.
 //!
+//! Invariants: Y1 a region is told nothing of topics that it has no part in, not even whether they are there.
 //! Failure: a topic that can't be opened is answered with the reason.
 //! Must never know: why they ask.
 
@@ -16,8 +17,11 @@ const TOPICS_MAX: usize = 1000;
 /// The topics of a broker.
 pub struct TopicPositionsHere(pub Weak<BrokerService>);
 
-async fn positions(service: &Arc<BrokerService>, name: &str) -> Result<TopicPositions, String> {
+async fn positions(service: &Arc<BrokerService>, from: &str, name: &str) -> Result<TopicPositions, String> {
     let topic = TopicName::parse(name).map_err(|error| error.to_string())?;
+    if !service.registry().shares_topic(from, &topic) {
+        return Err(format!("{topic} is not shared with region {from}"));
+    }
     let Some(broker) = service.elsewhere(&topic) else { return here(service, name).await };
     match service.ask(&broker, &Ask::Positions { topic: name.to_owned() }).await? {
         Said::Positions { incarnation, last, marks } => {
@@ -56,12 +60,12 @@ pub(crate) async fn here(service: &Arc<BrokerService>, name: &str) -> Result<Top
 }
 
 impl PositionsHandler for TopicPositionsHere {
-    fn positions<'a>(&'a self, _: &'a str, topics: Vec<String>) -> BoxFuture<'a, Vec<TopicPositions>> {
+    fn positions<'a>(&'a self, from: &'a str, topics: Vec<String>) -> BoxFuture<'a, Vec<TopicPositions>> {
         Box::pin(async move {
             let mut answers = Vec::with_capacity(topics.len().min(TOPICS_MAX));
             for (nth, name) in topics.into_iter().enumerate() {
                 let answer = match self.0.upgrade().filter(|_| nth < TOPICS_MAX) {
-                    Some(service) => positions(&service, &name).await,
+                    Some(service) => positions(&service, from, &name).await,
                     None => Err("not answered: too many topics, or the broker is ending".to_owned()),
                 };
                 answers.push(answer.unwrap_or_else(|error| TopicPositions {

@@ -7,7 +7,7 @@
 //! asked after it said so.
 //! A5 a region dials one broker of another, and each part is merged by the broker that serves its topic.
 //! A4 each region is asked for everything that it knows until it has told something: it may know acks that this one had not
-//! made durable itself when it ended.
+//! made durable itself when it ended; A6 a region that has no part in a topic neither opens it nor learns whether it is there.
 //! Failure: what a peer can't take yet is offered again after [`AGAIN`]; what it refuses is logged and dropped: both go on
 //! with what they have, and the next part is tried.
 //! Must never know: what parts hold, how they travel.
@@ -39,6 +39,8 @@ pub trait AckTopics: Send + Sync {
     fn all_open(&self) -> Vec<Arc<dyn TopicHandle>>;
     /// What a topic is told of the Pulsar clusters around it.
     fn snapshot_setup(&self, name: &TopicName) -> Option<SnapshotSetup>;
+    /// Whether a region has a part in the topic.
+    fn shares(&self, region: &str, name: &TopicName) -> bool;
     /// The topic, opened if it exists.
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>>;
     /// Has the broker that serves the topic merge a region's part.
@@ -150,6 +152,10 @@ impl AckExchange {
         self.topics.get()?.open(name)?.ack_sharing()
     }
 
+    fn shares(&self, region: &str, name: &TopicName) -> bool {
+        self.topics.get().is_some_and(|topics| topics.shares(region, name))
+    }
+
     fn ready(&self, peer: &str, topic: TopicName) {
         self.peers.lock().entry(peer.to_owned()).or_default().ready.insert(topic);
         if let Some(link) = self.link.get().and_then(Weak::upgrade) {
@@ -191,6 +197,10 @@ impl AckExchange {
         let Some(topics) = self.topics.get() else {
             return Ok(AckOutcome::Later("the broker is starting or ending".to_owned()));
         };
+        if !topics.shares(from, &name) {
+            // It may be soon: the policies that say so travel apart.
+            return Ok(AckOutcome::Later(format!("{name} is not shared with region {from} here")));
+        }
         let topic = match topics.get(&name).await {
             Ok(topic) => topic,
             Err(BrokerError::Elsewhere { broker, .. }) => return Err(broker),
@@ -345,6 +355,10 @@ impl AckHandler for AckExchange {
     }
 
     fn resync(&self, peer: &str, topic: &str, subscription: &str) {
+        // A name that is none asks for all.
+        if TopicName::parse(topic).is_ok_and(|name| !self.shares(peer, &name)) {
+            return;
+        }
         self.resync_here(peer, topic, subscription);
         if let Some(topics) = self.topics.get() {
             topics.resync_elsewhere(peer, topic, subscription);

@@ -34,6 +34,8 @@ struct Side {
     exchange: Arc<AckExchange>,
     called: Mutex<Vec<String>>,
     asked: Mutex<Vec<String>>,
+    /// Topics that were to be opened.
+    got: Mutex<Vec<TopicName>>,
     /// The topic is not there (yet).
     absent: Mutex<bool>,
     /// Another broker has it.
@@ -54,8 +56,13 @@ impl AckTopics for Side {
         None
     }
 
+    fn shares(&self, region: &str, name: &TopicName) -> bool {
+        name == self.topic.name() && ["east", "west"].contains(&region)
+    }
+
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>> {
         Box::pin(async move {
+            self.got.lock().push(name.clone());
             if *self.moved.lock() {
                 return Err(BrokerError::Elsewhere { topic: name.to_string(), broker: Arc::default() });
             }
@@ -112,6 +119,7 @@ impl Side {
             exchange: AckExchange::new(name),
             called: Mutex::default(),
             asked: Mutex::default(),
+            got: Mutex::default(),
             absent: Mutex::new(false),
             moved: Mutex::new(false),
             passed_on: Mutex::default(),
@@ -242,4 +250,38 @@ async fn nonsense_is_refused() {
     let outcomes =
         east.exchange.apply("west", vec![delta("persistent://a", &[]), delta(topic_name().as_str(), &[7])]).await;
     assert!(outcomes.iter().all(|one| matches!(one, AckOutcome::Refused(_))), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn a_region_opens_and_learns_nothing_of_topics_that_it_has_no_part_in() {
+    let west = Side::new("west").await;
+    subscribe(&west, "one").await;
+    let begun = Instant::now();
+    let payload = loop {
+        if let Some(part) = west.exchange.take("east", 1 << 20).pop() {
+            break part.payload;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "a subscription is told of");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    let delta = |topic: &str| AckDelta {
+        token: 1,
+        topic: topic.to_owned(),
+        subscription: "two".to_owned(),
+        full: false,
+        payload: payload.clone(),
+    };
+    // One that is there, and one that is not.
+    let (there, absent) = (topic_name(), "persistent://public/default/u");
+    let outcomes = west.exchange.apply("north", vec![delta(there.as_str()), delta(absent)]).await;
+    let told = |topic: &str| AckOutcome::Later(format!("{topic} is not shared with region north here"));
+    assert_eq!(outcomes, [told(there.as_str()), told(absent)]);
+    assert!(west.got.lock().is_empty() && west.subscriptions() == ["one"]);
+    west.exchange.resync("north", there.as_str(), "");
+    west.exchange.resync("north", "", "");
+    assert!(west.exchange.take("north", 1 << 20).is_empty());
+    // Who has a part in it is heard.
+    let outcomes = west.exchange.apply("east", vec![delta(there.as_str()), delta(absent)]).await;
+    assert_eq!(outcomes, [AckOutcome::Stored, AckOutcome::Later(format!("{absent} is not shared with region east here"))]);
+    assert_eq!(west.subscriptions(), ["one", "two"]);
 }

@@ -28,6 +28,10 @@ impl AckTopics for TopicsOf {
         Some(service.snapshot_setup(name, service.without_link().as_ref()))
     }
 
+    fn shares(&self, region: &str, name: &TopicName) -> bool {
+        self.0.upgrade().is_some_and(|service| service.registry().shares_topic(region, name))
+    }
+
     fn get<'a>(&'a self, name: &'a TopicName) -> BoxFuture<'a, Result<Arc<dyn TopicHandle>, BrokerError>> {
         Box::pin(async move {
             let gone = || BrokerError::NotReady("the broker is shutting down".to_owned());

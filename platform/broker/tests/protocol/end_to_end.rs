@@ -1,6 +1,7 @@
 //! Real topics over storage in memory, through loopback sockets.
 
 use crate::client::{Client, entry};
+use meridian_broker::failover::TopicPositionsHere;
 use meridian_broker::quotas::Forgotten;
 use meridian_broker::service::ListDomain;
 use meridian_broker::{
@@ -8,6 +9,7 @@ use meridian_broker::{
 };
 use meridian_door::{Door, DoorConfig};
 use meridian_identity::Identity;
+use meridian_link::PositionsHandler;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_policy::quota::{Layer, Limit, Place, Quota};
 use meridian_policy::{AutoTopicCreation, BrokerDefaults, ClusterData, Policies, TopicPolicies};
@@ -359,6 +361,46 @@ async fn namespaces_are_deleted_with_everything_in_them() {
     assert!(matches!(client.body().await, Body::CloseProducer(_)));
     assert_eq!(produce_error(&mut client, "public/gone/a").await, Some(ServerError::TopicNotFound));
     assert!(region.service.delete_namespace(&namespace, true).await.is_err(), "it is gone");
+}
+
+#[tokio::test]
+async fn a_region_is_told_positions_of_what_it_shares_and_of_nothing_else() {
+    let region = Region::start().await;
+    let registry = region.service.registry();
+    registry.create_cluster("east", &ClusterData::default()).await.unwrap();
+    let policies = |clusters: &[&str]| Policies {
+        replication_clusters: clusters.iter().map(|one| (*one).to_owned()).collect(),
+        ..Policies::default()
+    };
+    let namespace = |text: &str| NamespaceName::parse(text).unwrap();
+    registry.create_namespace(&namespace("public/both"), policies(&["standalone", "east"])).await.unwrap();
+    registry.create_namespace(&namespace("public/ours"), policies(&["standalone"])).await.unwrap();
+    for topic in ["public/both/t", "public/ours/t", "public/ours/shared"] {
+        region.service.create_topic(&name(topic), BTreeMap::new()).await.unwrap();
+    }
+    let own = |stored: &mut TopicPolicies| {
+        stored.replication_clusters = Some(policies(&["standalone", "east"]).replication_clusters);
+        Ok::<_, RegistryError>(())
+    };
+    registry.update_topic_policies(&name("public/ours/shared"), own).await.unwrap();
+    let here = TopicPositionsHere(Arc::downgrade(&region.service));
+    let asked = async |from: &str, topics: &[&str]| {
+        let answers = here.positions(from, topics.iter().map(|one| name(one).to_string()).collect()).await;
+        answers.into_iter().map(|one| one.error.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let all = ["public/both/t", "public/ours/shared", "public/ours/t", "public/ours/absent", "public/absent/t"];
+    let refused = |topic: &str, from: &str| format!("{} is not shared with region {from}", name(topic));
+    let mut told = asked("east", &all).await;
+    assert_eq!(told.split_off(2), all[2..].iter().map(|one| refused(one, "east")).collect::<Vec<_>>());
+    assert_eq!(told, ["", ""]);
+    assert_eq!(asked("north", &all).await, all.map(|one| refused(one, "north")));
+    // A region that leaves the namespace may still ask what of its own arrived.
+    let leave = |stored: &mut Policies| {
+        stored.replication_clusters = policies(&["standalone"]).replication_clusters;
+        Ok::<_, RegistryError>(())
+    };
+    registry.update_namespace(&namespace("public/both"), leave).await.unwrap();
+    assert_eq!(asked("east", &all[..1]).await, [""]);
 }
 
 #[tokio::test]

@@ -353,7 +353,9 @@ impl FailoverService {
         let unreadable = |error: meridian_types::NameError| FailoverError::Unreadable(error.to_string());
         let namespace = NamespaceName::parse(name).map_err(unreadable)?;
         // A region has a say in the namespaces that it has a part in.
-        self.check_region(&namespace, from)?;
+        if !self.host.regions_of(&namespace).iter().any(|region| region == from) {
+            return Err(FailoverError::NoPart { region: from.to_owned(), namespace: namespace.to_string() });
+        }
         Ok(match call {
             FailoverCall::Learn { record, .. } => {
                 FailoverReply::Record(Some(self.learn(&namespace, &record, false).await?))
