@@ -17,13 +17,16 @@ use std::time::Duration;
 
 /// Where the records are published.
 const TOPIC: &str = "persistent://pulsar/system/audit";
+/// Why a broker does not start that was to keep records and has no place for them.
+const NOWHERE: &str = "auditEnabled=true, but records have no place: auditLogFile is not set, there is no data folder, and \
+                       auditTopicEnabled=false; expected one of them, or auditEnabled=false";
 /// How long the last records may take at the end of the process.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Starts the log; `None` if it is switched off.
 ///
 /// # Errors
-/// The file can't be written.
+/// The file can't be written, or records have no place at all.
 pub fn start(
     settings: &Settings,
     data_dir: Option<&Path>,
@@ -33,11 +36,18 @@ pub fn start(
     if !settings.switch(Key::AuditEnabled) {
         return Ok(None);
     }
-    let file: PathBuf = match settings.text(Key::AuditLogFile) {
-        "" => data_dir.unwrap_or(Path::new(".")).join("audit").join("audit.log"),
-        path => path.into(),
+    let file: Option<PathBuf> = match settings.text(Key::AuditLogFile) {
+        "" => data_dir.map(|folder| folder.join("audit").join("audit.log")),
+        path => Some(path.into()),
     };
-    let shown = file.display().to_string();
+    match (&file, settings.switch(Key::AuditTopicEnabled)) {
+        (None, false) => return Err(NOWHERE.into()),
+        (None, true) => tracing::warn!(
+            "administrative changes are recorded in {TOPIC} alone: auditLogFile is not set, and there is no data folder"
+        ),
+        (Some(_), _) => {}
+    }
+    let shown = file.as_deref().map(Path::display).map(|path| path.to_string()).unwrap_or_default();
     let config = AuditConfig {
         region: settings.text(Key::ClusterName).to_owned(),
         node: service.ownership().me().id.clone(),

@@ -385,7 +385,7 @@ settings! {
     DispatchThrottlingRatePerReplicatorInByte: "dispatchThrottlingRatePerReplicatorInByte", Kind::Bytes, "0", true, "Bytes per second that one link copies at most; 0 = no limit.";
     DispatchThrottlingRateRelativeToPublishRate: "dispatchThrottlingRateRelativeToPublishRate", Kind::Switch, "false", true, "Dispatch rates of topics, subscriptions and links stand on top of the topic's publish rate: who keeps up is not held back.", reloadable;
     AuditEnabled: "auditEnabled", Kind::Switch, "true", false, "Record every administrative change: who, from where, what it was before and after, and how it ended.";
-    AuditLogFile: "auditLogFile", Kind::Path, "", false, "File of the records, one JSON object a line; empty = `audit/audit.log` in the data folder.";
+    AuditLogFile: "auditLogFile", Kind::Path, "", false, "File of the records, one JSON object a line; empty = `audit/audit.log` in the data folder, and no file where there is none: the topic has them then.";
     AuditLogMaxFileSizeMB: "auditLogMaxFileSizeMB", Kind::Count, "64", false, "A file of that many MiB gets the time behind its name, and a new one is begun; none is deleted.";
     AuditTopicEnabled: "auditTopicEnabled", Kind::Switch, "true", false, "Publish the records to `persistent://pulsar/system/audit`, too.";
     AuditQueueSize: "auditQueueSize", Kind::Count, "10000", false, "Records that wait to be written at most; above, changes are refused: none is made that would not be recorded.";

@@ -46,8 +46,8 @@ pub struct AuditConfig {
     pub region: String,
     /// The process.
     pub node: String,
-    /// The file.
-    pub file: PathBuf,
+    /// The file; without one the topic alone has the records, and they wait for it.
+    pub file: Option<PathBuf>,
     /// A file of this size is renamed and a new one begun.
     pub file_bytes: u64,
     /// Places of the queue.
@@ -122,15 +122,17 @@ impl AuditLog {
     /// # Errors
     /// The file can't be written.
     pub fn start(config: AuditConfig, registry: &prometheus::Registry) -> io::Result<Arc<Self>> {
-        let file = AuditFile::new(&config.file, config.file_bytes);
-        file.check()?;
+        let file = config.file.as_deref().map(|path| AuditFile::new(path, config.file_bytes));
+        file.as_ref().map_or(Ok(()), AuditFile::check)?;
+        let in_file = file.is_some();
         let (queue, records) = mpsc::channel(config.queue.max(1));
         let metrics = Arc::new(Metrics::new(registry));
         let (topic, ending) = (watch::channel(None).0, watch::channel(false).0);
         let (lines, published) = mpsc::channel(config.queue.max(1));
         let writer = Writer {
             records,
-            file: Some(file),
+            in_file,
+            file,
             metrics: metrics.clone(),
             topic: topic.subscribe(),
             lines,
@@ -138,6 +140,7 @@ impl AuditLog {
         };
         let publisher = Publisher {
             lines: published,
+            patience: in_file.then_some(TOPIC_PATIENCE),
             metrics: metrics.clone(),
             topic: topic.subscribe(),
             ending: ending.subscribe(),
@@ -209,18 +212,22 @@ async fn told(ending: &mut watch::Receiver<bool>) {
 
 struct Writer {
     records: mpsc::Receiver<Record>,
+    /// There is a file.
+    in_file: bool,
     /// Away while a blocking task has it.
     file: Option<AuditFile>,
     metrics: Arc<Metrics>,
     topic: watch::Receiver<Option<Arc<dyn AuditTopic>>>,
-    /// What the file holds and the topic shall.
+    /// What is to be in the topic, too, or there alone.
     lines: mpsc::Sender<Bytes>,
     ending: watch::Receiver<bool>,
 }
 
-/// Hands to the topic what the file holds.
+/// Hands to the topic what the file holds, or all that is held anywhere.
 struct Publisher {
     lines: mpsc::Receiver<Bytes>,
+    /// How long one batch is tried; `None` = until the topic takes it, as nobody else has it.
+    patience: Option<Duration>,
     metrics: Arc<Metrics>,
     topic: watch::Receiver<Option<Arc<dyn AuditTopic>>>,
     ending: watch::Receiver<bool>,
@@ -247,11 +254,12 @@ impl Writer {
                 return;
             }
             let lines: Vec<Bytes> = batch.drain(..).map(|record| Bytes::from(record.line())).collect();
-            if !self.write_lines(&lines).await {
+            if self.in_file && !self.write_lines(&lines).await {
                 return;
             }
-            self.metrics.recorded.inc_by(lines.len() as u64);
-            self.hand_on(lines);
+            let count = lines.len() as u64;
+            self.hand_on(lines).await;
+            self.metrics.recorded.inc_by(count);
             let taken = self.records.max_capacity() - self.records.capacity();
             self.metrics.queued.set(taken as i64);
         }
@@ -281,13 +289,17 @@ impl Writer {
         }
     }
 
-    /// To the topic, if there is one and it keeps up.
-    fn hand_on(&self, lines: Vec<Bytes>) {
-        if self.topic.borrow().is_none() {
+    /// To the topic, if there is one and it keeps up; what stands in no file waits for it (U5).
+    async fn hand_on(&self, lines: Vec<Bytes>) {
+        if self.in_file && self.topic.borrow().is_none() {
             return;
         }
         for line in lines {
-            if self.lines.try_send(line).is_err() {
+            let handed = match self.in_file {
+                true => self.lines.try_send(line).is_ok(),
+                false => self.lines.send(line).await.is_ok(),
+            };
+            if !handed {
                 self.metrics.topic_passed_over.inc();
             }
         }
@@ -305,11 +317,14 @@ impl Publisher {
     }
 
     async fn publish(&self, lines: Vec<Bytes>) {
-        let Some(topic) = self.topic.borrow().clone() else { return };
+        let Some(topic) = self.topic.borrow().clone() else {
+            self.metrics.topic_passed_over.inc_by(lines.len() as u64);
+            return;
+        };
         let begun = Instant::now();
         loop {
-            let rest = TOPIC_PATIENCE.saturating_sub(begun.elapsed());
-            let appended = tokio::time::timeout(rest, topic.append(lines.clone())).await;
+            let one_try = self.patience.map_or(TOPIC_PATIENCE, |patience| patience.saturating_sub(begun.elapsed()));
+            let appended = tokio::time::timeout(one_try, topic.append(lines.clone())).await;
             let reason = match appended {
                 Ok(Ok(())) => return,
                 Ok(Err(reason)) => reason,
@@ -317,7 +332,8 @@ impl Publisher {
             };
             self.metrics.topic_failures.inc();
             tracing::warn!(reason, "the audit topic does not take records");
-            if begun.elapsed() >= TOPIC_PATIENCE || *self.ending.borrow() {
+            let is_over = self.patience.is_some_and(|patience| begun.elapsed() >= patience);
+            if is_over || *self.ending.borrow() {
                 self.metrics.topic_passed_over.inc_by(lines.len() as u64);
                 return;
             }
@@ -352,7 +368,7 @@ mod tests {
         AuditConfig {
             region: "west".into(),
             node: "n".into(),
-            file: dir.path().join("audit.log"),
+            file: Some(dir.path().join("audit.log")),
             file_bytes: 1 << 20,
             queue,
         }
@@ -420,5 +436,34 @@ mod tests {
         }
         log.close(Duration::from_secs(20)).await;
         assert_eq!(written(&dir).len(), 2);
+    }
+
+    #[tokio::test]
+    async fn without_a_file_records_wait_for_the_topic_and_hold_changes_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = AuditConfig { file: None, ..config(&dir, 2) };
+        let log = AuditLog::start(config, &prometheus::Registry::new()).unwrap();
+        let topic = Arc::new(Kept { refuses: AtomicU64::new(u64::MAX), ..Kept::default() });
+        log.set_topic(topic.clone());
+        // One batch is being tried, some wait behind it, and then there is no place.
+        let mut made = 0;
+        let begun = Instant::now();
+        while let Ok(mut place) = log.reserve() {
+            place.record().action = format!("PUT /{made}");
+            place.end(204, None);
+            made += 1;
+            assert!(begun.elapsed() < Duration::from_secs(20), "{made} records are nowhere");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(log.metrics.topic_passed_over.get(), 0);
+        topic.refuses.store(0, Ordering::SeqCst);
+        while topic.lines.lock().unwrap().len() < made {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        log.close(Duration::from_secs(20)).await;
+        let lines = topic.lines.lock().unwrap();
+        let actions: Vec<_> = lines.iter().map(|line| serde_json::from_slice::<Record>(line).unwrap().action).collect();
+        assert_eq!(actions, (0..made).map(|number| format!("PUT /{number}")).collect::<Vec<_>>());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "there is no file");
     }
 }

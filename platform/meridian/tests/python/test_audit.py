@@ -5,7 +5,9 @@ import threading
 
 import pulsar
 import pytest
+import requests
 
+from cluster import Cluster
 from region import Region, wait_until
 from secured import Keys, bearer, with_tokens
 
@@ -151,3 +153,37 @@ def test_switched_off_nothing_is_recorded(make_region):
     region = make_region(auditEnabled="false")
     assert region.admin("PUT", "/admin/v2/namespaces/public/quiet", json={}).status_code == 204
     assert not pathlib.Path(region.folder / "data/audit").exists()
+
+
+def test_a_broker_without_a_data_folder_records_in_the_topic_alone_and_says_so(tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    cluster = Cluster(tmp_path / "cluster", brokers=1, bookies=1, managedLedgerDefaultEnsembleSize=1, managedLedgerDefaultWriteQuorum=1,
+                      managedLedgerDefaultAckQuorum=1)
+    broker = cluster.brokers[0]
+    del broker.settings["auditLogFile"]
+    try:
+        cluster.start()
+        assert f"recorded in {TOPIC} alone: auditLogFile is not set, and there is no data folder" in broker.log()
+        for number in range(3):
+            made = requests.put(f"{broker.web}/admin/v2/namespaces/public/alone{number}", json={}, timeout=30)
+            assert made.status_code == 204, made.text
+        client = cluster.client()
+        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        paths = [json.loads(reader.read_next(20_000).data())["path"] for _ in range(3)]
+        assert paths == [f"/admin/v2/namespaces/public/alone{number}" for number in range(3)]
+        client.close()
+        # A file that is asked for is there, and nothing else.
+        broker.stop()
+        broker.settings["auditLogFile"] = tmp_path / "kept.log"
+        broker.start()
+        wait_until(lambda: requests.put(f"{broker.web}/admin/v2/namespaces/public/filed", json={}, timeout=30).status_code == 204, 20)
+        wait_until(lambda: "public/filed" in (tmp_path / "kept.log").read_text(), 10, "the record")
+        broker.stop()
+        del broker.settings["auditLogFile"]
+        broker.settings["auditTopicEnabled"] = "false"
+        assert "records have no place" in broker.refused()
+    finally:
+        cluster.close()
+    assert list(here.iterdir()) == []
