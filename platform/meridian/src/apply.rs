@@ -39,6 +39,9 @@ pub struct ApplyArgs {
     /// Switch namespaces over to the region that the document names as active.
     #[arg(long)]
     switch: bool,
+    /// For super users: apply for an owner that administrators of a tenant made, which is the super users' from then on.
+    #[arg(long)]
+    take_over: bool,
     /// Only if this revision of the owner's document is the one in force; 0 = none yet.
     #[arg(long, value_name = "N")]
     revision: Option<u64>,
@@ -78,8 +81,8 @@ fn told(file: &Path, problems: &[Problem]) -> Failure {
 
 async fn apply(admin: &Admin, args: &ApplyArgs, document: &Document, bytes: Vec<u8>) -> Result<(), Failure> {
     let mut path = format!(
-        "/admin/v2/meridian/apply?dryRun={}&prune={}&force={}&switch={}",
-        args.dry_run, args.prune, args.force, args.switch
+        "/admin/v2/meridian/apply?dryRun={}&prune={}&force={}&switch={}&takeOver={}",
+        args.dry_run, args.prune, args.force, args.switch, args.take_over
     );
     if let Some(revision) = args.revision {
         path += &format!("&revision={revision}");

@@ -1,7 +1,7 @@
 //! What is kept of an owner's document, and who may apply the next one.
 //!
 //! Stored as JSON: `{"v":1,"owner":…,"revision":…,"state":"applying"|"applied"|"failed","untilMs":…,"by":…,"atMs":…,
-//! "left":[[kind, name…]…],"document":…}`, the document as it was given but without secrets.
+//! "left":[[kind, name…]…],"operators":true|false|null,"document":…}`, the document as it was given but without secrets.
 //!
 //! Invariants: D4 every apply that may change something has a revision of its own, one more than the last; while one is
 //! under way no other begins, until its time is over.
@@ -87,6 +87,9 @@ pub struct Manifest {
     pub by: String,
     /// When it began, ms since 1970.
     pub at_ms: u64,
+    /// Super users' (true) or a tenant's administrators' (false); `None` = not known: an earlier program kept it, or nobody
+    /// was asked.
+    pub operators: Option<bool>,
     /// Named before, not any more, and still there.
     pub left: BTreeSet<ObjectId>,
     /// The document, without secrets.
@@ -122,6 +125,7 @@ impl Manifest {
             state: State::Applying { until_ms: now_ms + LEASE_MS },
             by: by.to_owned(),
             at_ms: now_ms,
+            operators: before.and_then(|manifest| manifest.operators),
             left,
             document: document.without_secrets(),
         })
@@ -166,7 +170,8 @@ impl Manifest {
         let left: Vec<_> = self.left.iter().map(codec::id).collect();
         let stored = json!({
             "v": VERSION, "owner": self.owner, "revision": self.revision, "state": self.state.as_str(),
-            "untilMs": until, "by": self.by, "atMs": self.at_ms, "left": left, "document": self.document,
+            "untilMs": until, "by": self.by, "atMs": self.at_ms, "left": left, "operators": self.operators,
+            "document": self.document,
         });
         stored.to_string().into_bytes()
     }
@@ -193,6 +198,7 @@ impl Manifest {
         let left =
             left.iter().map(|parts| codec::parse_id(parts).ok_or_else(|| bad("left"))).collect::<Result<_, _>>()?;
         let (owner, by, revision, at_ms) = (text("owner")?, text("by")?, number("revision")?, number("atMs")?);
-        Ok(Manifest { owner, revision, state, by, at_ms, left, document: stored["document"].take() })
+        let operators = stored["operators"].as_bool();
+        Ok(Manifest { owner, revision, state, by, at_ms, operators, left, document: stored["document"].take() })
     }
 }

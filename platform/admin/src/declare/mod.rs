@@ -2,10 +2,10 @@
 //!
 //! | method and path under `/admin/v2/meridian` | what it does |
 //! |---|---|
-//! | `PUT /apply?dryRun=&prune=&switch=&force=&revision=&leaf=&create=` | compares the document with what is, and does what is missing; with `leaf` only the last object is made or changed, with `create` it must not be there |
+//! | `PUT /apply?dryRun=&prune=&switch=&force=&takeOver=&revision=&leaf=&create=` | compares the document with what is, and does what is missing; with `leaf` only the last object is made or changed, with `create` it must not be there |
 //! | `GET /applied` | owners of documents |
 //! | `GET /applied/{owner}` | an owner's document, its revision and how far it came |
-//! | `DELETE /applied/{owner}?prune=` | forgets an owner; with `prune` deletes what it owns |
+//! | `DELETE /applied/{owner}?prune=&takeOver=` | forgets an owner; with `prune` deletes what it owns |
 //! | `GET /export?cluster=&region=&tenant=&namespace=&topic=&subscription=` | one object as a document says it, with the `region` that says it |
 //!
 //! A document with an owner has a revision: `If-Match` or `revision` names the one that the caller planned from, 0 = none yet. Without
@@ -13,7 +13,8 @@
 //!
 //! Invariants: A2 the door is asked about every object that the document names or its owner owns; A7 an apply that was
 //! begun ends, also if the caller goes away, and answers 200 only once what it wrote is in force here; other regions are
-//! waited for within bounds, and the answer says which have it.
+//! waited for within bounds, and the answer says which have it; A8 an owner that super users made is theirs alone, and one
+//! that administrators of a tenant made is not applied, and what it owns not deleted, by super users who do not say so.
 //! Failure: 412 with every problem and its path, 409 for a revision that is not the one in force or an apply under way,
 //! 202 for an apply that goes on after [`ANSWER_WITHIN`].
 //! Must never know: how a step is carried out below the registry and the service.
@@ -42,6 +43,7 @@ use meridian_declare::{
 };
 use meridian_door::{Action, Scope};
 use meridian_registry::Declared;
+use meridian_settings::Key;
 use meridian_types::{NamespaceName, TopicName};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -95,6 +97,10 @@ struct Apply {
     passing: Passing,
     /// Only the last object is made or changed.
     leaf: Leaf,
+    /// Who applies is a super user; `None` where nobody is asked.
+    operators: Option<bool>,
+    /// An owner that administrators of a tenant made becomes the super users' (A8).
+    take_over: bool,
 }
 
 /// How a document that describes one object is meant.
@@ -210,6 +216,24 @@ fn check_owned(apply: &Apply, call: &Call, manifest: &Manifest) -> Result<(), Ad
     }
 }
 
+/// A8.
+fn check_whose(apply: &Apply, call: &Call, manifest: &Manifest) -> Result<(), AdminError> {
+    let Manifest { owner, by, .. } = manifest;
+    match (manifest.operators, apply.operators) {
+        (Some(true), Some(false)) => Err(of_another(call, owner)),
+        (Some(false), Some(true)) if !apply.take_over => Err(AdminError::conflict(format!(
+            "owner {owner} is of administrators of a tenant, applied last by {by}: choose another name, or take it over with \
+             all that it owns (takeOver=true)"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the caller is a super user, where that is asked.
+fn is_operator(state: &AdminState, call: &Call) -> Option<bool> {
+    state.settings().switch(Key::AuthorizationEnabled).then(|| state.allow_operator(call).is_ok())
+}
+
 /// An owner is not the caller's, or is not known at all: super users are told which.
 fn of_another(call: &Call, owner: &str) -> AdminError {
     let role = call.principal.acting().unwrap_or_default();
@@ -260,12 +284,15 @@ async fn apply(State(state): Given, call: Call) -> Answer {
     let allowed = Allowed { prune: call.flag("prune"), switch: call.flag("switch") };
     let (principal, force) = (call.principal.clone(), call.flag("force"));
     let (document, passing) = (Arc::new(document), Passing::of(&call));
-    let apply = Apply { state, principal, document, allowed, force, passing, leaf: Leaf::of(&call) };
+    let (operators, take_over) = (is_operator(&state, &call), call.flag("takeOver"));
+    let leaf = Leaf::of(&call);
+    let apply = Apply { state, principal, document, allowed, force, passing, leaf, operators, take_over };
     apply.check_named(&call)?;
     let (dry_run, expected) = (call.flag("dryRun"), expected(&call)?);
     let kept = kept(&apply).await?;
     if let Some((_, manifest)) = &kept {
         check_owned(&apply, &call, manifest)?;
+        check_whose(&apply, &call, manifest)?;
     }
     if dry_run {
         return plan_only(&apply, kept.map(|(_, manifest)| manifest), expected).await;
@@ -323,13 +350,17 @@ async fn run(apply: Apply, kept: Option<(Declared, Manifest)>, expected: Option<
         return Ok(answer(&apply, &plan, 0, "applied", regions));
     };
     let (declared, before) = kept.map_or((None, None), |(declared, manifest)| (Some(declared), Some(manifest)));
-    let manifest = Manifest::begin(before.as_ref(), &apply.document, &owner, &apply.by(), expected, now_ms())?;
+    let mut manifest = Manifest::begin(before.as_ref(), &apply.document, &owner, &apply.by(), expected, now_ms())?;
+    manifest.operators = apply.operators.or(manifest.operators);
     let owned = before.as_ref().map(Manifest::owned).unwrap_or_default();
     let plan = match plan(&apply, &owned).await? {
         Ok(plan) => plan,
         Err(problems) => return Ok(refused(&problems)),
     };
-    if let Some(before) = before.filter(|before| plan.is_empty() && before.is_settled_for(&apply.document)) {
+    let is_settled = |before: &Manifest| {
+        plan.is_empty() && before.is_settled_for(&apply.document) && before.operators == manifest.operators
+    };
+    if let Some(before) = before.filter(is_settled) {
         return Ok(answer(&apply, &plan, before.revision, "applied", json!({})));
     }
     let registry = apply.state.registry();
@@ -410,8 +441,12 @@ async fn forget(State(state): Given, call: Call) -> Answer {
     let allowed = Allowed { prune: call.flag("prune"), switch: false };
     let (principal, force) = (call.principal.clone(), call.flag("force"));
     let (document, passing) = (Arc::new(document), Passing::of(&call));
-    let apply = Apply { state, principal, document, allowed, force, passing, leaf: Leaf::Not };
+    let operators = is_operator(&state, &call);
+    // What is only forgotten stays as it is, so that nobody's is taken.
+    let take_over = call.flag("takeOver") || !allowed.prune;
+    let apply = Apply { state, principal, document, allowed, force, passing, leaf: Leaf::Not, operators, take_over };
     check_owned(&apply, &call, &manifest)?;
+    check_whose(&apply, &call, &manifest)?;
     if !apply.allowed.prune {
         apply.state.registry().forget_declared(&owner, &declared).await?;
         return Ok(Reply::done());

@@ -259,6 +259,32 @@ def test_documents_reach_no_other_tenant(world, untouched):
         assert answer.status_code in (401, 403) and not said(answer.text, query), (query, answer.text)
 
 
+def test_a_documents_owner_is_whose_it_was_first(world, untouched):
+    apply, owner = "/admin/v2/meridian/apply", "/admin/v2/meridian/applied/platform"
+    whole, less = ({"owner": "platform", "tenants": {"a": {"namespaces": named}}} for named in ({"owned": {}}, {}))
+    world.done("boss-a", "PUT", apply, whole)
+    # A super user who happens to choose the same name deletes nothing of the team's by that.
+    for query in ("?prune=true&force=true", "?prune=true&dryRun=true", ""):
+        refused = world.call("admin", "PUT", apply + query, less)
+        assert refused.status_code == 409 and "applied last by boss-a" in refused.text, (query, refused.text)
+    refused = world.call("admin", "DELETE", f"{owner}?prune=true&force=true")
+    assert refused.status_code == 409 and "takeOver=true" in refused.text, refused.text
+    assert "a/owned" in world.done("boss-a", "GET", "/admin/v2/namespaces/a").json()
+    world.done("boss-a", "PUT", apply, whole)
+    # Who says so takes it over, and the team has it no more.
+    world.done("admin", "PUT", f"{apply}?takeOver=true", whole)
+    for method, path, document in (("PUT", apply, whole), ("PUT", f"{apply}?takeOver=true", whole), ("DELETE", owner, None)):
+        refused = world.call("boss-a", method, path, document)
+        assert refused.status_code == 403 and "may not act for owner platform" in refused.text, (method, path, refused.text)
+    world.done("admin", "PUT", apply, whole)
+    world.done("admin", "PUT", f"{apply}?prune=true", less)
+    assert "a/owned" not in world.done("boss-a", "GET", "/admin/v2/namespaces/a").json()
+    world.done("admin", "DELETE", owner)
+    # Forgetting takes nothing from anybody.
+    world.done("boss-a", "PUT", apply, less)
+    world.done("admin", "DELETE", owner)
+
+
 def test_groups_of_the_operator_are_not_joined_by_making_a_namespace(world, untouched):
     answer = world.call("boss-a", "PUT", "/admin/v2/namespaces/a/grouped", {"resource_group_name": "sekrit-group"})
     assert answer.status_code in (401, 403), answer.text

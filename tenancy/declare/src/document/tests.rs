@@ -388,9 +388,14 @@ fn what_holds_in_a_region_without_being_set_is_not_set() {
 fn golden_bytes_of_a_manifest() {
     let document = document("owner: p\ntenants: { t: { adminRoles: [a] } }");
     let manifest = Manifest::begin(None, &document, "p", "me", None, 7).unwrap().end(true, &BTreeSet::new());
-    let golden = r#"{"atMs":7,"by":"me","document":{"owner":"p","tenants":{"t":{"adminRoles":["a"]}}},"left":[],"owner":"p","revision":1,"state":"applied","untilMs":null,"v":1}"#;
+    let golden = r#"{"atMs":7,"by":"me","document":{"owner":"p","tenants":{"t":{"adminRoles":["a"]}}},"left":[],"operators":null,"owner":"p","revision":1,"state":"applied","untilMs":null,"v":1}"#;
     assert_eq!(String::from_utf8(manifest.encode()).unwrap(), golden);
     assert_eq!(Manifest::decode(golden.as_bytes()).unwrap(), manifest);
+    // An earlier program did not say whose it is.
+    let earlier = golden.replace("\"operators\":null,", "");
+    assert_eq!(Manifest::decode(earlier.as_bytes()).unwrap(), manifest);
+    let operators = Manifest { operators: Some(true), ..manifest };
+    assert_eq!(Manifest::decode(&operators.encode()).unwrap(), operators);
     let newer = golden.replace("\"v\":1", "\"v\":2");
     assert!(Manifest::decode(newer.as_bytes()).unwrap_err().problem.contains("version 2"));
 }
