@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Cluster, Running, body, holds, options, quick, until};
-use meridian_autorecovery::follow_leaving;
+use meridian_autorecovery::{AutorecoveryConfig, follow_leaving};
 use meridian_bookie_api::EntryBytes;
 use meridian_ledger::{LedgerState, LedgerWriter};
 use meridian_types::{BookieId, EntryId, LedgerId};
@@ -125,4 +125,59 @@ async fn a_bookie_is_taken_away_by_order_while_it_serves() {
     .await;
     running.stop().await;
     following.abort();
+}
+
+/// Ledgers that have a copy on `b0`, every one of them whole.
+async fn held_by_b0(cluster: &Cluster, ledgers: &[(LedgerId, i64)]) -> usize {
+    let mut held = 0;
+    for (ledger, entries) in ledgers {
+        held += usize::from(holds(&cluster.client.record(*ledger).await.expect("there"), "b0"));
+        cluster.verify(*ledger, *entries).await;
+    }
+    held
+}
+
+/// A bookie that is back within the grace costs nothing; one that is back in the middle of its repair keeps what it still
+/// holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn b152_a_bookie_that_comes_back_is_not_copied() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = Cluster::open(folder.path(), 5).await;
+    let ledgers = closed_ledgers(&cluster, 24).await;
+    let before = held_by_b0(&cluster, &ledgers).await;
+    let register = |there: bool| *cluster.nodes.node("b0").registered.lock() = there;
+    let leaving = |running: &Running| running.figure("autorecovery_bookies_leaving") > 0.0;
+
+    let config = AutorecoveryConfig { lost_grace_ms: 5_000, ..quick("one") };
+    let worker = Cluster::another(&cluster.store, &cluster.nodes);
+    let running = Running::start(config, cluster.store.clone(), worker);
+    register(false);
+    until("it is missed", || async { leaving(&running) }).await;
+    register(true);
+    until("its mark is gone", || async { !leaving(&running) }).await;
+    assert!(running.figure("autorecovery_bytes_replicated_total") < 1.0, "nothing was copied");
+    assert_eq!(held_by_b0(&cluster, &ledgers).await, before);
+    running.stop().await;
+
+    // Slow enough that most is left when it comes back.
+    let config = AutorecoveryConfig { bytes_per_second: 40_000, ledgers_in_flight: 1, ..quick("two") };
+    let worker = Cluster::another(&cluster.store, &cluster.nodes);
+    let running = Running::start(config, cluster.store.clone(), worker);
+    register(false);
+    until("the repair has begun", || async { running.figure("autorecovery_ledgers_replicated_total") > 0.0 }).await;
+    register(true);
+    until("its mark is gone", || async { !leaving(&running) }).await;
+    until("no ledger is at work", || async {
+        let figures = ["autorecovery_ledgers_waiting", "autorecovery_ledgers_working"];
+        figures.iter().all(|figure| running.figure(figure) < 1.0)
+    })
+    .await;
+    let (after, moved) = (held_by_b0(&cluster, &ledgers).await, running.figure("autorecovery_ledgers_replicated_total"));
+    assert!(after > 0 && after < before, "{before} before, {after} after, {moved} moved");
+    // It is looked at some times more: the rest stays where it is.
+    let looks = tokio::time::Instant::now();
+    until("looks go by", || async { looks.elapsed() > std::time::Duration::from_millis(500) }).await;
+    assert_eq!(held_by_b0(&cluster, &ledgers).await, after);
+    assert!((running.figure("autorecovery_ledgers_replicated_total") - moved).abs() < 1.0);
+    running.stop().await;
 }

@@ -84,6 +84,7 @@ def test_a_killed_bookie_costs_no_error_and_no_message(make_cluster, topic):
 
 def test_b134_b140_a_wiped_bookie_and_a_foreign_one_are_refused(make_cluster, tmp_path, topic):
     cluster = make_cluster(brokers=1, bookies=3)
+    keep(cluster, topic)
     load = Load(cluster, topic, rate=100)
     time.sleep(1)
     load.end()
@@ -106,8 +107,14 @@ def test_b134_b140_a_wiped_bookie_and_a_foreign_one_are_refused(make_cluster, tm
     other.bookies[0].settings["clusterName"] = "other"
     shutil.copytree(wiped.data, other.bookies[0].data, dirs_exist_ok=True)
     assert "instance on disk is" in other.bookies[0].refused()
+    # The same disk and id at another address is the same bookie.
+    before = wiped.settings["bookiePort"]
+    wiped.settings.update(bookiePort=0, bookieControlPort=0, advertisedAddress="localhost")
     wiped.start()
+    assert wiped.settings["bookiePort"] != before
     wait_until(lambda: wiped.metric("bookie_registered") == 1, 20, "the registration")
+    cluster.bookies[1].kill()
+    check_stored(cluster, topic, load)
 
 
 def test_a_bookie_whose_disks_fail_turns_read_only_and_says_so(make_cluster, topic):

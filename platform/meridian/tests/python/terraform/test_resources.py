@@ -105,6 +105,36 @@ def test_b159_every_kind_is_made_imported_and_destroyed(terraform, region, name)
     assert f"{name}-env" not in region.get("/admin/v2/meridian/applied")
 
 
+def test_b161_regions_in_any_order_are_the_same_plan(terraform, region, name):
+    def text(order):
+        listed = json.dumps([one if one == "standalone" else f"{name}-{one}" for one in order])
+        return f"""
+        resource "meridian_cluster" "far" {{
+          for_each    = toset(["b", "c"])
+          name        = "{name}-${{each.key}}"
+          service_url = "http://${{each.key}}:8080"
+        }}
+        resource "meridian_tenant" "t" {{
+          name             = "{name}"
+          allowed_clusters = {listed}
+          depends_on       = [meridian_cluster.far]
+        }}
+        resource "meridian_namespace" "n" {{
+          tenant      = meridian_tenant.t.name
+          name        = "n"
+          replication = {listed}
+        }}
+        """
+    one = terraform(text(["c", "standalone", "b"]))
+    one.apply()
+    for order in (["c", "standalone", "b"], ["b", "c", "standalone"], ["standalone", "b", "c"]):
+        one.write(text(order))
+        for _ in range(2):
+            one.plan_is_empty()
+    assert set(region.get(f"/admin/v2/namespaces/{name}/n/replication")) == {"standalone", f"{name}-b", f"{name}-c"}
+    one.destroy()
+
+
 def test_a_secret_is_never_shown(terraform, name):
     one = terraform(ALL.format(name=name))
     shown = one.apply()
