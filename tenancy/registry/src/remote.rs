@@ -2,7 +2,7 @@
 //!
 //! Invariants: R5 of two versions the greater one stays; R3 holds for what is taken over, too: who comes before what it
 //! hangs on is put off; a record whose topics are here goes only after its topics; a record that no longer names this
-//! region becomes a local one with its data, never a deletion.
+//! region becomes a local one with its data, never a deletion; a region ends only what it has a part in.
 //! Failure: an outcome per object; whatever was not taken is offered again by the region that has it.
 //! Must never know: how objects travel, how topics are deleted.
 
@@ -198,7 +198,8 @@ impl Registry {
     ) -> Result<Plan, RegistryError> {
         let Some(live) = &local.live else {
             return match key {
-                Key::Ended(_) => self.end_in_background(key, object),
+                // Of topics that the sender has no part in nothing is deleted.
+                Key::Ended(topic) if self.concerns(from, topic) => self.end_in_background(key, object),
                 _ => Ok(Plan::Write(vec![self.tombstone_of(key, object)?])),
             };
         };

@@ -216,12 +216,19 @@ impl Registry {
         }
     }
 
+    /// Whether a peer has a part in a topic now.
+    pub(crate) fn concerns(&self, peer: &str, topic: &TopicName) -> bool {
+        let (cache, own) = (self.cache.read(), self.own());
+        Concern { cache: &cache, own: &own, peer, tenants: None }.topic(topic)
+    }
+
     /// Whether a peer may know of a topic: it has a part in it, or had one in its namespace.
     pub fn shares_topic(&self, peer: &str, topic: &TopicName) -> bool {
-        let (cache, own) = (self.cache.read(), self.own());
-        let header = cache.headers.get(&Key::Namespace(topic.namespace()).path());
-        let before = header.is_some_and(|(_, header)| both(&header.regions, &own, peer));
-        before || Concern { cache: &cache, own: &own, peer, tenants: None }.topic(topic)
+        let shared_before = |cache: &Cache| {
+            let header = cache.headers.get(&Key::Namespace(topic.namespace()).path());
+            header.is_some_and(|(_, header)| both(&header.regions, &self.own(), peer))
+        };
+        self.concerns(peer, topic) || shared_before(&self.cache.read())
     }
 
     /// Place in the order of sending: tenants, namespaces, topics; what was deleted the other way round.

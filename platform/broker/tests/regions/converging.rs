@@ -3,6 +3,7 @@
 use crate::region::{Region, join, ns, part, policies, set, tenant, topic, two, until};
 use meridian_policy::{Policies, TopicPolicies};
 use meridian_registry::{Deletions, Registry, RegistryError, SharedSchema};
+use meridian_topology::{Applied, Object};
 use meridian_types::{NamespaceName, TopicName};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -228,6 +229,28 @@ async fn topics_of_what_was_deleted_elsewhere_are_deleted_first_and_again_if_tha
     until("gone, too", || east.registry.partitions(&topic("t/n/p")).is_none()).await;
     west.converged(&east).await;
     assert_eq!(asked("persistent://public/default/local None"), 0, "what is local does not travel");
+}
+
+#[tokio::test]
+async fn a_region_ends_no_topic_that_it_has_no_part_in() {
+    let (west, east) = two().await;
+    west.registry.create_namespace(&ns("t/home"), policies(&["west"])).await.unwrap();
+    part(&[&west, &east]);
+    let deletions = Arc::new(Recorded::default());
+    west.registry.set_deletions(deletions.clone());
+    east.registry.end_topic(&topic("t/n/plain")).await.unwrap();
+    let key = "tenancy/ended/t/n/persistent/plain".to_owned();
+    let [end] = &east.registry.read_shared("west", std::slice::from_ref(&key)).await.unwrap()[..] else {
+        panic!("{key} is told of")
+    };
+    for beyond in ["tenancy/ended/t/home/persistent/plain", "tenancy/ended/public/default/persistent/plain"] {
+        let forged = Object { key: beyond.to_owned(), ..end.clone() };
+        assert_eq!(west.registry.apply_remote("east", &forged).await, Applied::Taken, "it is not sent for ever");
+        assert_eq!(west.registry.apply_remote("east", &forged).await, Applied::Older);
+    }
+    assert!(matches!(west.registry.apply_remote("east", end).await, Applied::Later(_)));
+    until("the shared one is deleted", || !deletions.names.lock().is_empty()).await;
+    assert_eq!(*deletions.names.lock(), ["persistent://t/n/plain None"]);
 }
 
 #[tokio::test]
