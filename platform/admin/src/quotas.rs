@@ -292,7 +292,8 @@ pub(crate) fn check_release(
     match policies.as_ref().and_then(|policies| policies.resource_group_name.as_deref()) {
         None | Some("") => Ok(()),
         Some(group) => state.allow_operating(principal).map_err(|error| {
-            let text = format!("namespace {namespace} is bound to resource group {group} and is deleted by super users");
+            let text =
+                format!("namespace {namespace} is bound to resource group {group} and is deleted by super users");
             AdminError::new(error.status, format!("{text}: {}", error.reason))
         }),
     }

@@ -172,7 +172,8 @@ async fn b152_a_bookie_that_comes_back_is_not_copied() {
         figures.iter().all(|figure| running.figure(figure) < 1.0)
     })
     .await;
-    let (after, moved) = (held_by_b0(&cluster, &ledgers).await, running.figure("autorecovery_ledgers_replicated_total"));
+    let (after, moved) =
+        (held_by_b0(&cluster, &ledgers).await, running.figure("autorecovery_ledgers_replicated_total"));
     assert!(after > 0 && after < before, "{before} before, {after} after, {moved} moved");
     // It is looked at some times more: the rest stays where it is.
     let looks = tokio::time::Instant::now();

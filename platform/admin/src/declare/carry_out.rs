@@ -94,9 +94,7 @@ async fn one_level(apply: &Apply, level: &[Step], until: Instant, gone: &mut BTr
                         }
                     };
                     let outcome = match outcome.as_ref().err().and_then(|error| passing.place(error)) {
-                        Some(url) => {
-                            forward::step(&passing, &url, &step, wanted, force).await
-                        }
+                        Some(url) => forward::step(&passing, &url, &step, wanted, force).await,
                         None => outcome,
                     };
                     match outcome {

@@ -282,6 +282,9 @@ async fn a_region_opens_and_learns_nothing_of_topics_that_it_has_no_part_in() {
     assert!(west.exchange.take("north", 1 << 20).is_empty());
     // Who has a part in it is heard.
     let outcomes = west.exchange.apply("east", vec![delta(there.as_str()), delta(absent)]).await;
-    assert_eq!(outcomes, [AckOutcome::Stored, AckOutcome::Later(format!("{absent} is not shared with region east here"))]);
+    assert_eq!(
+        outcomes,
+        [AckOutcome::Stored, AckOutcome::Later(format!("{absent} is not shared with region east here"))]
+    );
     assert_eq!(west.subscriptions(), ["one", "two"]);
 }
