@@ -4,11 +4,12 @@ mod messages;
 mod support;
 
 use meridian_topic::{
-    ACK_PROPERTY_PREFIX, AckRequest, SeekTo, SubscriptionStats, SubscriptionType, TopicErrorKind, TopicHandle,
-    TopicLimits,
+    ACK_PROPERTY_PREFIX, AckRequest, LimitsAbove, SeekTo, SharedLimiter, SubscriptionStats, SubscriptionType,
+    TopicErrorKind, TopicHandle, TopicLimits,
 };
 use meridian_types::Position;
 use messages::keyed;
+use std::sync::Arc;
 use support::{Bench, Client, Said, cumulative, limits, produce, send, subscribe};
 
 fn earliest() -> SeekTo {
@@ -80,6 +81,36 @@ async fn a_relative_dispatch_rate_stands_on_what_is_published() {
     assert_eq!(bench.topic.published(), (0, 0));
     bench.topic.set_limits(relative(false));
     assert_eq!(got("later", 10).await, 10);
+}
+
+#[tokio::test]
+async fn a_rate_set_while_nobody_was_connected_binds_the_next_consumer() {
+    let bench = Bench::with_limits(limits()).await;
+    let client = Client::new();
+    for (id, name) in [(1, "own"), (2, "above")] {
+        let leaving = bench.consumer(&client, id, subscribe(name, SubscriptionType::Shared, "c")).await;
+        bench.topic.remove_consumer(leaving).await;
+    }
+    let producer = bench.producer(&client, 3, "p").await;
+    bench.topic.publish(producer, (0..100).map(|i| send(i, "x")).collect());
+    client.receipts(3, 100).await;
+    let got = |name: &'static str, expected: usize| {
+        let bench = &bench;
+        async move {
+            let reading = Client::new();
+            let consumer = bench.consumer(&reading, 4, subscribe(name, SubscriptionType::Shared, "c")).await;
+            bench.topic.flow(consumer, 1000);
+            let count = reading.received(expected).await.len();
+            bench.topic.remove_consumer(consumer).await;
+            count
+        }
+    };
+    bench.topic.set_limits(TopicLimits { dispatch_rate: (10, 0), ..limits() });
+    assert_eq!(got("own", 10).await, 10);
+    bench.topic.set_limits(limits());
+    let tenant = Arc::new(SharedLimiter::new((15, 0)));
+    bench.topic.set_limits_above(LimitsAbove { dispatch: Arc::new([tenant]), ..LimitsAbove::default() });
+    assert_eq!(got("above", 15).await, 15);
 }
 
 #[tokio::test]

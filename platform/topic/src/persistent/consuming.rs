@@ -306,6 +306,9 @@ impl PersistentTopic {
         let active = state.active.get_or_insert_with(|| Box::new(Active::new(new_core())));
         if active.core.sub_type() != sub_type {
             active.core = new_core();
+        } else if active.core.consumers().is_empty() {
+            // Changes are told to connected subscriptions alone.
+            active.core.set_limits(self.dispatch_limits(limits, durable), self.shared_dispatch_limits(limits));
         }
         active.core.set_held(durable && self.holds_dispatch());
         active
