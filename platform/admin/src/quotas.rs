@@ -244,7 +244,7 @@ async fn usage(State(state): Given, call: Call) -> Answer {
     state.allow(&call, Action::Administer, &Scope::Tenant(&tenant))?;
     let (period, from_ms, to_ms) = period_of(&call)?;
     let quotas = state.service.quotas();
-    quotas.flush_usage(&state.service).await;
+    quotas.flush(&state.service).await;
     let hours = quotas.book().usage(&tenant, from_ms, to_ms).await?;
     let mut total = Usage::default();
     hours.values().for_each(|one| total.add(one, false));

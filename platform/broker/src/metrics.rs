@@ -245,7 +245,7 @@ impl BrokerService {
     fn add_quotas(&self, families: &mut Families, cluster: &str) {
         for (place, quotas) in self.quotas().book().all() {
             let level = place.level().word();
-            let (stored, backlog) = self.quotas().bytes_at(self, &place);
+            let (stored, backlog) = self.quotas().counted_bytes(&place);
             for limit in Limit::ALL {
                 let Some((value, _)) = quotas.get(limit) else { continue };
                 let labels =

@@ -5,6 +5,7 @@
 //! | `quotas/limit/PLACE` | the limits of a place |
 //! | `quotas/lease/LIMIT/PLACE` | who holds how much of a limit |
 //! | `quotas/usage/TENANT/HOUR/BROKER` | what a tenant used in an hour (since 1970, ten digits) at a broker |
+//! | `quotas/stored/T/N/DOMAIN/TOPIC` | what a topic has stored |
 //!
 //! PLACE is `cluster`, `tenant/T`, `namespace/T/N`, `topic/T/N/DOMAIN/TOPIC` or `group/NAME`.
 //!
@@ -19,15 +20,35 @@ pub(crate) const LIMITS: &str = "quotas/limit/";
 const LEASES: &str = "quotas/lease/";
 /// Keys of usage begin with it.
 pub(crate) const USAGE: &str = "quotas/usage/";
+/// Keys of what topics have stored begin with it.
+pub(crate) const STORED: &str = "quotas/stored/";
 
 pub(crate) fn place_path(place: &Place) -> String {
     match place {
         Place::Cluster => "cluster".to_owned(),
         Place::Tenant(name) => format!("tenant/{name}"),
         Place::Namespace(name) => format!("namespace/{name}"),
-        Place::Topic(name) => format!("topic/{}/{}/{}", name.namespace(), name.domain().as_str(), name.local()),
+        Place::Topic(name) => format!("topic/{}", topic_path(name)),
         Place::Group(name) => format!("group/{name}"),
     }
+}
+
+fn topic_path(name: &TopicName) -> String {
+    format!("{}/{}/{}", name.namespace(), name.domain().as_str(), name.local())
+}
+
+fn parse_topic_path(path: &str) -> Option<TopicName> {
+    let mut parts = path.splitn(4, '/');
+    let (tenant, namespace, domain, local) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    TopicName::parse(&format!("{domain}://{tenant}/{namespace}/{local}")).ok()
+}
+
+pub(crate) fn stored(topic: &TopicName) -> String {
+    format!("{STORED}{}", topic_path(topic))
+}
+
+pub(crate) fn parse_stored(key: &str) -> Option<TopicName> {
+    parse_topic_path(key.strip_prefix(STORED)?)
 }
 
 pub(crate) fn limits(place: &Place) -> String {
@@ -60,11 +81,7 @@ pub(crate) fn parse_limits(key: &str) -> Option<Place> {
         ("tenant", name) if !name.is_empty() && !name.contains('/') => Some(Place::Tenant(name.to_owned())),
         ("namespace", name) => NamespaceName::parse(name).ok().map(Place::Namespace),
         ("group", name) if !name.is_empty() => Some(Place::Group(name.to_owned())),
-        ("topic", rest) => {
-            let mut parts = rest.splitn(4, '/');
-            let (tenant, namespace, domain, local) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-            TopicName::parse(&format!("{domain}://{tenant}/{namespace}/{local}")).ok().map(Place::Topic)
-        }
+        ("topic", rest) => parse_topic_path(rest).map(Place::Topic),
         _ => None,
     }
 }
@@ -93,6 +110,10 @@ mod tests {
         {
             assert_eq!(parse_limits(unknown), None, "{unknown}");
         }
+        let partition = TopicName::parse("persistent://t/n/a b%-partition-3").unwrap();
+        assert_eq!(stored(&partition), "quotas/stored/t/n/persistent/a b%-partition-3");
+        assert_eq!(parse_stored(&stored(&partition)), Some(partition));
+        assert_eq!(parse_stored("quotas/stored/t/n/persistent"), None);
         assert_eq!(usage("t", 42, "b/1"), "quotas/usage/t/0000000042/b/1");
         assert_eq!(parse_usage("quotas/usage/t/0000000042/b/1"), Some((42, "b/1")));
         assert!(usage("t", 42, "b").starts_with(&usage_of("t")) && !usage("tt", 42, "b").starts_with(&usage_of("t")));

@@ -1,7 +1,8 @@
 //! Quotas stored, watched, shared among brokers, and what was used.
 //!
 //! Role: [`QuotaBook`] holds the limits of all places in memory and writes changes; [`lease`] divides one limit among
-//! brokers, [`Leases`] keeps those divisions in the metadata store; [`usage`] counts what tenants used, by the hour.
+//! brokers, [`Leases`] keeps those divisions in the metadata store; [`stored`] knows what all topics have stored;
+//! [`usage`] counts what tenants used, by the hour.
 //! Invariants: N1 the book is written by the watch alone, and a write that answers `Ok` is seen by every later read here;
 //! N2 what brokers hold of a limit never adds up to more than the limit, whoever crashes; N3 a lowered limit binds at
 //! once here, and at the others by their next renewal.
@@ -14,6 +15,7 @@ mod keys;
 pub mod lease;
 mod leases;
 mod record;
+pub mod stored;
 pub mod usage;
 
 pub use book::QuotaBook;

@@ -2,7 +2,8 @@
 //!
 //! Limits: `{"v":1,"operator":{LIMIT:VALUE,…},"tenant":{…}}`. Leases: `{"v":1,"grants":{BROKER:{"amount":…,"demand":…,
 //! "until_ms":…},…}}`. Usage: `{"v":1,"messages_in":…,"bytes_in":…,"messages_out":…,"bytes_out":…,"replicated_messages":…,
-//! "replicated_bytes":…,"stored_bytes_max":…}`.
+//! "replicated_bytes":…,"stored_bytes_max":…}`. What a topic has stored:
+//! `{"v":1,"stored_bytes":…,"backlog_bytes":…,"subscriptions":…}`.
 //!
 //! Invariants: the version is read before the data; one that is not known is refused, never guessed; unknown fields are
 //! passed over.
@@ -48,6 +49,7 @@ pub(crate) fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, 
 mod tests {
     use super::*;
     use crate::lease::{Division, Grant};
+    use crate::stored::Stored;
     use crate::usage::Usage;
     use meridian_policy::quota::{Limit, Quota, Quotas};
 
@@ -62,6 +64,10 @@ mod tests {
         assert_eq!(&encode("k", &Division { grants }).unwrap()[..], text);
         let text = encode("k", &Usage { messages_in: 1, ..Usage::default() }).unwrap();
         assert!(text.starts_with(br#"{"v":1,"messages_in":1,"bytes_in":0,"#));
+        let stored = Stored { stored_bytes: 3, backlog_bytes: 2, subscriptions: 1 };
+        let text = br#"{"v":1,"stored_bytes":3,"backlog_bytes":2,"subscriptions":1}"#;
+        assert_eq!(&encode("k", &stored).unwrap()[..], text);
+        assert_eq!(decode::<Stored>("k", text).unwrap(), stored);
     }
 
     #[test]

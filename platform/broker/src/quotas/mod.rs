@@ -11,6 +11,7 @@
 
 mod counts;
 mod node;
+pub(crate) mod recount;
 mod storage;
 mod usage;
 
@@ -20,6 +21,7 @@ pub use node::ReplicationLimit;
 use crate::error::BrokerError;
 use crate::service::{BrokerService, is_system_topic};
 use meridian_policy::quota::{Bound, Exceeded, Layer, Limit, Place, Quota};
+use meridian_quotas::stored::StoredBook;
 use meridian_quotas::{LeaseConfig, Leases, Need, QuotaBook, QuotaError};
 use meridian_registry::Registry;
 use meridian_topic::LimitsAbove;
@@ -30,6 +32,7 @@ use prometheus::{IntCounterVec, Opts};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
 use usage::UsageCounter;
 
 /// Pause between two looks at what is stored, and between renewals of leases.
@@ -55,14 +58,22 @@ pub struct Quotas {
     /// E3: taken while places are asked.
     asking: Mutex<()>,
     pub(crate) usage: UsageCounter,
-    stored: storage::Stored,
+    storage: storage::Storage,
+    /// A place has got a limit on what is stored.
+    uncounted: Arc<Notify>,
     refused: IntCounterVec,
 }
 
 impl Quotas {
     /// Over the limits of a book. With `leases` they are shared with other brokers; without, this broker has all of them.
     #[allow(clippy::expect_used)]
-    pub fn new(book: Arc<QuotaBook>, registry: Arc<Registry>, broker: &str, leases: Option<LeaseConfig>) -> Arc<Self> {
+    pub fn new(
+        book: Arc<QuotaBook>,
+        stored: Arc<StoredBook>,
+        registry: Arc<Registry>,
+        broker: &str,
+        leases: Option<LeaseConfig>,
+    ) -> Arc<Self> {
         let opts = Opts::new("meridian_quota_refused_total", "Requests refused by a quota");
         Arc::new(Self {
             leases: leases.map(|config| Leases::new(book.store().clone(), config)),
@@ -72,13 +83,19 @@ impl Quotas {
             registry,
             nodes: Mutex::default(),
             asking: Mutex::default(),
-            stored: storage::Stored::default(),
+            storage: storage::Storage::new(stored),
+            uncounted: Arc::default(),
         })
     }
 
     /// The limits.
     pub fn book(&self) -> &Arc<QuotaBook> {
         &self.book
+    }
+
+    /// Told when topics have to be counted that no record says anything of.
+    pub(crate) fn uncounted(&self) -> Arc<Notify> {
+        self.uncounted.clone()
     }
 
     /// Requests refused, by limit and level.
@@ -219,7 +236,7 @@ pub(crate) async fn run(service: Weak<BrokerService>, quotas: Arc<Quotas>) {
     let mut changes = quotas.book.changes();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut tick = 0u64;
+    let (mut tick, mut limited) = (0u64, quotas.limited());
     loop {
         let changed = tokio::select! {
             changed = changes.changed() => match changed {
@@ -233,13 +250,16 @@ pub(crate) async fn run(service: Weak<BrokerService>, quotas: Arc<Quotas>) {
             quotas.put_all_rates();
             service.push_limits_above();
             quotas.look_at_storage(&service);
+            let before = std::mem::replace(&mut limited, quotas.limited());
+            if limited.keys().any(|place| !before.contains_key(place)) {
+                quotas.uncounted.notify_one();
+            }
             continue;
         }
         tick += 1;
         quotas.renew().await;
-        if !quotas.book.is_empty() {
-            quotas.look_at_storage(&service);
-        }
+        quotas.look_at_storage(&service);
+        quotas.write_stored(&service, tick.is_multiple_of(USAGE_TICKS)).await;
         if tick.is_multiple_of(USAGE_TICKS) || quotas.leases.is_some() {
             quotas.usage.sample(&quotas, &service, crate::service::now_ms());
         }

@@ -194,8 +194,10 @@ impl Quotas {
         self.usage.totals()
     }
 
-    /// Takes and writes what was used up to now.
-    pub async fn flush_usage(&self, service: &BrokerService) {
+    /// Takes and writes what was used and is stored up to now.
+    pub async fn flush(&self, service: &BrokerService) {
+        self.look_at_storage(service);
+        self.write_stored(service, true).await;
         self.usage.sample(self, service, crate::service::now_ms());
         self.usage.write(&self.book, crate::service::now_ms()).await;
     }

@@ -60,6 +60,7 @@ impl BrokerService {
             tokio::spawn(follow_policies(this.clone(), self.registry.changes(), asked)),
             tokio::spawn(open_replicated(this.clone())),
             tokio::spawn(quotas::run(this.clone(), self.quotas.clone())),
+            tokio::spawn(quotas::recount::run(this.clone(), self.quotas.uncounted())),
             tokio::spawn(check_links(this.clone(), self.config.replication.policy_check_s)),
             tokio::spawn(collect_inactive(this, Duration::from_secs(self.config.inactive_topic_check_s.max(1)))),
         ];
@@ -83,7 +84,7 @@ impl BrokerService {
         self.ownership.leave().await;
         self.closing.send_replace(true);
         self.loads.close();
-        self.quotas.flush_usage(self).await;
+        self.quotas.flush(self).await;
         let names = self.loaded_topics().iter().map(|topic| topic.name().clone()).collect();
         let limit = Duration::from_millis(self.config.shutdown_timeout_ms);
         let outcome = timeout(limit, self.unload_all(names, CLOSES)).await.unwrap_or_else(|_| {
@@ -91,6 +92,8 @@ impl BrokerService {
             Err(BrokerError::TimedOut { what, limit_ms: self.config.shutdown_timeout_ms })
         });
         self.closed.send_replace(true);
+        // What was written while they closed.
+        let _ = timeout(limit, self.quotas.flush(self)).await;
         for task in self.tasks.lock().drain(..) {
             task.abort();
         }

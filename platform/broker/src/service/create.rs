@@ -151,7 +151,8 @@ impl BrokerService {
         Ok(handle)
     }
 
-    async fn is_stored(&self, name: &TopicName) -> Result<bool, BrokerError> {
+    /// Whether there is something of the topic: a partition may not be there yet.
+    pub(crate) async fn is_stored(&self, name: &TopicName) -> Result<bool, BrokerError> {
         Ok(self.topics.loaded(name).is_some()
             || (name.domain() == Domain::Persistent && self.factory.exists(name).await?))
     }

@@ -127,6 +127,7 @@ impl BrokerService {
                 }
                 None => return Err(BrokerError::TopicNotFound(format!("Topic {name} not found"))),
             }
+            self.quotas.topic_deleted(name);
             if !self.topic_exists(name).await? {
                 self.announce(TopicEvent::Deleted(name.clone()));
             }

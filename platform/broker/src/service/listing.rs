@@ -57,6 +57,11 @@ impl BrokerService {
         Ok(names.into_iter().collect())
     }
 
+    /// Topics of a namespace that are stored, in name order; partitions that nobody used yet are not.
+    pub(crate) async fn stored_topics(&self, namespace: &NamespaceName) -> Result<Vec<TopicName>, BrokerError> {
+        self.factory.list(namespace).await
+    }
+
     /// Partitioned topics of a namespace, in name order.
     pub fn list_partitioned_topics(&self, namespace: &NamespaceName, domain: ListDomain) -> Vec<TopicName> {
         let mut topics = self.registry.partitioned_topics(namespace);

@@ -49,6 +49,7 @@ use meridian_managed_ledger::{CursorInfo, InitialPosition, ManagedLedger};
 use meridian_metadata::{MetadataError, SharedStore};
 use meridian_ownership::{Everything, Ownership};
 use meridian_policy::{ClusterData, EffectivePolicies};
+use meridian_quotas::stored::StoredBook;
 use meridian_quotas::{LeaseConfig, QuotaBook, QuotaError};
 use meridian_registry::Registry;
 use meridian_replicator::MarkerSink;
@@ -191,13 +192,15 @@ impl BrokerService {
         let around = Around { registry, factory, acks: acks.clone(), topics: topics.clone() };
         let settings = parts.config.replication.clone();
         let linker = parts.linker.unwrap_or_else(|| Arc::new(NoLinks));
-        let book = QuotaBook::open(parts.store.clone()).await.map_err(|error| match error {
+        let of_store = |error| match error {
             QuotaError::Store(error) => error,
             other => MetadataError::Corrupt(other.to_string()),
-        })?;
+        };
+        let book = QuotaBook::open(parts.store.clone()).await.map_err(of_store)?;
+        let stored = StoredBook::open(parts.store.clone()).await.map_err(of_store)?;
         let holder = ownership.me().id.clone();
         let leases = parts.config.quota_lease_ms.map(|ttl_ms| LeaseConfig { holder: holder.clone(), ttl_ms });
-        let quotas = Quotas::new(book, parts.registry.clone(), &holder, leases);
+        let quotas = Quotas::new(book, stored, parts.registry.clone(), &holder, leases);
         linker.limit_by(quotas.clone());
         let start_at = if settings.from_earliest { InitialPosition::Earliest } else { InitialPosition::Latest };
         let stop_limit = Duration::from_millis(settings.stop_limit_ms.max(1));
@@ -339,9 +342,6 @@ impl BrokerService {
     }
 
     fn announce(&self, event: TopicEvent) {
-        if let TopicEvent::Deleted(name) = &event {
-            self.quotas.topic_deleted(name);
-        }
         // Nobody listening is no error.
         let _ = self.events.send(event);
     }

@@ -168,6 +168,7 @@ impl BrokerService {
             None => self.announce(TopicEvent::Missed),
             Some((topic, true)) => self.announce(TopicEvent::Created(topic)),
             Some((topic, false)) => {
+                self.quotas.topic_deleted(&topic);
                 self.drop_deleted(&topic);
                 // A partition is there as long as its topic has it, stored or not.
                 let has = |count: u32| topic.partition().is_some_and(|partition| partition < count);

@@ -212,6 +212,119 @@ def test_at_a_limit_of_bytes_publishing_stops_and_the_rest_goes_on(make_region):
     client.close()
 
 
+def fill(client, topic, **options):
+    """Publishes until it is refused."""
+    producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=3000, **options)
+    for _ in range(600):
+        try:
+            producer.send(b"x" * 10_000)
+            time.sleep(0.02)
+        except pulsar.PulsarException:
+            return
+    raise AssertionError(f"{topic} was never refused")
+
+
+def used(web, place, what="storedBytes"):
+    answer = requests.get(f"{web}{QUOTAS}/{place}", timeout=20)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["used"][what]
+
+
+def publishes(client, topic):
+    try:
+        producer = client.create_producer(topic, send_timeout_millis=2000)
+        producer.send(b"room")
+        producer.close()
+        return True
+    except pulsar.PulsarException:
+        return False
+
+
+def test_bytes_of_topics_that_nobody_opened_again_count_after_a_crash(make_region):
+    region = make_region(managedLedgerMaxEntriesPerLedger=10, managedLedgerMinLedgerRolloverTimeSeconds=1, managedLedgerMaxLedgerRolloverTimeSeconds=1)
+    client = region.client()
+    for tenant in ("stored", "backlog", "later"):
+        make_tenant(region, tenant)
+    put(region, "tenants/stored", {"storedBytes": 200_000, "subscriptions": 1})
+    put(region, "namespaces/backlog/n", {"backlogBytes": 200_000})
+    readers = [client.subscribe(f"persistent://{tenant}/n/t", "s") for tenant in ("stored", "backlog")]
+    fill(client, "persistent://stored/n/t")
+    fill(client, "persistent://backlog/n/t")
+    # Nobody counts this one yet.
+    late = client.create_producer("persistent://later/n/t", batching_enabled=False)
+    for _ in range(30):
+        late.send(b"x" * 10_000)
+    before = [used(region.web, "tenants/stored"), used(region.web, "namespaces/backlog/n", "backlogBytes")]
+    client.close()
+    region.kill()
+    region.start()
+    client = region.client()
+    assert [used(region.web, "tenants/stored"), used(region.web, "namespaces/backlog/n", "backlogBytes")] == before
+    assert used(region.web, "namespaces/stored/n") == before[0] and used(region.web, "tenants/backlog") > 0
+    for tenant in ("stored", "backlog"):
+        refused(lambda: client.create_producer(f"persistent://{tenant}/n/other", send_timeout_millis=3000).send(b"x"))
+    refused(lambda: client.subscribe("persistent://stored/n/other", "second"))
+    # A limit that comes when the topic is not open counts it, too.
+    put(region, "tenants/later", {"storedBytes": 200_000})
+    wait_until(lambda: used(region.web, "tenants/later") >= 300_000, 20, "what is stored is counted")
+    refused(lambda: client.create_producer("persistent://later/n/other", send_timeout_millis=3000).send(b"x"))
+    # What is deleted counts no more, and not after another crash.
+    assert region.admin("DELETE", "/admin/v2/persistent/stored/n/t?force=true").status_code == 204
+    wait_until(lambda: publishes(client, "persistent://stored/n/other"), 20, "publishing goes on")
+    consumer = client.subscribe("persistent://backlog/n/t", "s")
+    for _ in range(int(before[1] // 10_000)):
+        consumer.acknowledge(consumer.receive(5000))
+    wait_until(lambda: publishes(client, "persistent://backlog/n/other"), 20, "publishing goes on")
+    time.sleep(2)
+    client.close()
+    region.kill()
+    region.start()
+    client = region.client()
+    assert used(region.web, "tenants/stored") < 10_000
+    assert publishes(client, "persistent://stored/n/third") and publishes(client, "persistent://backlog/n/third")
+    client.close()
+
+
+def test_bytes_bind_over_three_brokers_and_count_once_when_topics_move(tmp_path):
+    cluster = Cluster(tmp_path / "c", brokers=3, bookies=3)
+    try:
+        cluster.start()
+        web = cluster.brokers[0].web
+        call = lambda method, path, body=None: requests.request(method, web + path, json=body, timeout=20)
+        assert call("PUT", "/admin/v2/tenants/wide", {"allowedClusters": ["west"]}).status_code == 204
+        assert call("PUT", "/admin/v2/namespaces/wide/n", {"bundles": {"numBundles": 12}}).status_code == 204
+        assert call("PUT", f"{QUOTAS}/tenants/wide", {"storedBytes": 900_000}).status_code == 204
+        client = cluster.client()
+        names = [f"persistent://wide/n/t{number}" for number in range(9)]
+        # Each is far below the limit, and so is what a single broker serves. What nobody has read is kept.
+        for name in names:
+            client.subscribe(name, "s").close()
+            producer = client.create_producer(name, batching_enabled=False)
+            for _ in range(10):
+                producer.send(b"x" * 9_000)
+            producer.close()
+        sums = lambda: [used(broker.web, "tenants/wide") for broker in cluster.brokers if broker.process.poll() is None]
+        whole = lambda: len(set(sums())) == 1 and sums()[0] >= 9 * 90_000
+        wait_until(whole, 20, "all brokers count all topics")
+        total = sums()[0]
+        fill(client, names[0])
+        assert max(sums()) < 2 * total
+        wait_until(lambda: not publishes(client, names[5]), 10, "the others are kept out")
+        # Topics move, and a broker dies: nothing is counted twice, nothing is forgotten.
+        wait_until(lambda: len(set(sums())) == 1, 20, "all brokers agree")
+        full = sums()[0]
+        assert call("PUT", "/admin/v2/namespaces/wide/n/unload").status_code == 204
+        for name in names[:4]:
+            call("GET", f"/admin/v2/persistent/{name.split('://')[1]}/stats")
+        wait_until(lambda: set(sums()) == {full}, 20, f"{full} are counted after the move")
+        cluster.brokers[2].kill()
+        assert set(sums()) == {full}
+        refused(lambda: client.create_producer("persistent://wide/n/new", send_timeout_millis=10_000).send(b"x"))
+        client.close()
+    finally:
+        cluster.close()
+
+
 def test_a_tenant_tightens_its_limits_and_never_lifts_the_operators(make_region, tmp_path):
     keys = Keys(tmp_path / "keys")
     region = make_region(**with_tokens(keys))
