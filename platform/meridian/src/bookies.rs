@@ -8,6 +8,7 @@
 use crate::cli::Failure;
 use crate::config::storage::{self, Seat};
 use crate::config::storage_tls;
+use crate::patience::Patience;
 use meridian_bookie::{DiskState, LocalBookie};
 use meridian_bookie_api::control::serve_control;
 use meridian_bookie_api::{Bookie, ServeConfig, serve_data};
@@ -117,6 +118,7 @@ impl OwnBookies {
         ports: (TcpListener, TcpListener),
         store: &SharedStore,
         metrics: &Metrics,
+        patience: &mut Patience,
     ) -> Result<Served, Failure> {
         let bookie = self.all.first().ok_or("there is no bookie to serve")?.clone();
         let (data, control) = ports;
@@ -137,7 +139,8 @@ impl OwnBookies {
             }),
         ];
         let ttl_ms = settings.count(Key::MetadataStoreSessionTimeoutMillis).max(1000);
-        let announcement = Arc::new(Announcement::start(store.clone(), bookie.id(), registration, ttl_ms).await?);
+        let announce = || Announcement::start(store.clone(), bookie.id(), registration.clone(), ttl_ms);
+        let announcement = Arc::new(patience.until(announce).await?);
         let registered =
             IntGauge::new("bookie_registered", "1 while the registration stands, as far as is known here.")?;
         metrics.register(Box::new(registered.clone()))?;

@@ -1,7 +1,7 @@
 //! The broker of a process: built over the floors, started, ended.
 //!
-//! Invariants: W1 nothing is accepted before everything behind the ports is ready; W2 at the end connections are refused
-//! first, then topics close.
+//! Invariants: W1 no client is accepted before everything behind the ports is ready; the admin API answers before, as it
+//! says what is missing; W2 at the end connections are refused first, then topics close.
 //! Failure: an error before it runs ends the start.
 
 use crate::audit;
@@ -10,6 +10,7 @@ use crate::config::broker as broker_config;
 use crate::config::ownership::region;
 use crate::failover;
 use crate::floors::Floors;
+use crate::front::Front;
 use crate::ports::Ports;
 use crate::ready::Addresses;
 use crate::region_link;
@@ -21,7 +22,7 @@ use meridian_autorecovery::Desk;
 use meridian_broker::failover::SharedStates;
 use meridian_broker::replication::{Linker, RegionLinker};
 use meridian_broker::service::{RegistryNamespaces, broker_record};
-use meridian_broker::{Access, BrokerParts, BrokerService, StorageFactory, live};
+use meridian_broker::{Access, BrokerParts, BrokerService, Listener, StorageFactory, live};
 use meridian_door::Door;
 use meridian_identity::Identity;
 use meridian_link::RegionLink;
@@ -33,15 +34,16 @@ use meridian_types::NamespaceName;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
+use std::time::Duration;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// The namespace of clients that name none.
 const FIRST_NAMESPACE: &str = "public/default";
 /// Pause between two looks whether it is seen, and how long it may take.
 const SEEN_LOOK: Duration = Duration::from_millis(20);
 const SEEN_LIMIT: Duration = Duration::from_secs(30);
-/// A broker that gets no lease in that time serves nevertheless: it tells why.
+/// Clients of a broker that gets no lease in that time are answered nevertheless: they are refused at once, and go to
+/// others.
 const IN_FORCE_LIMIT: Duration = Duration::from_secs(10);
 /// Pause between two looks at the lease.
 const IN_FORCE_LOOK: Duration = Duration::from_millis(10);
@@ -64,12 +66,14 @@ impl Broker {
         settings: &Settings,
         floors: &Floors,
         ports: &mut Ports,
+        front: &Front,
         data_dir: Option<&Path>,
     ) -> Result<Self, Failure> {
         let link = region_link::link(settings)?;
         let (service, admin) = build(role, settings, floors, &ports.at).await?;
         let audit = audit::start(settings, data_dir, &floors.metrics, &service)?;
-        let admin = AdminState { audit: audit.clone(), ..admin };
+        let (refusals, body_bytes) = (front.refusals().clone(), broker_config::web_limits(settings).body_bytes);
+        let admin = AdminState { audit: audit.clone(), refusals, body_bytes, ..admin };
         service.attach_link(
             link.clone(),
             region_link::url(&link, broker_config::advertised_host(settings), ports.at.region_link),
@@ -78,17 +82,17 @@ impl Broker {
         let acks = Arc::new(SharedStates(Arc::downgrade(&service)));
         let mut tasks = failover::start(&service, floors.store.clone(), &link, acks).await?;
         service.start();
-        wait_in_force(&service).await;
-        let binary = std::mem::take(&mut ports.binary);
-        tasks.extend(binary.into_iter().map(|listener| tokio::spawn(listener.run(service.clone()))));
-        let web = std::mem::take(&mut ports.web);
-        tasks.extend(web.into_iter().map(|listener| tokio::spawn(listener.run(admin.clone()))));
-        if let Some(listener) = ports.region_link.take() {
-            tasks.push(tokio::spawn(answer_regions(link.clone(), listener)));
-        }
+        front.open(meridian_admin::router(admin.clone()));
+        let (binary, region_link) = (std::mem::take(&mut ports.binary), ports.region_link.take());
+        tasks.push(tokio::spawn(accept(service.clone(), link.clone(), binary, region_link)));
         let (live, followed) = (admin.live.clone(), service.clone());
         tasks.push(tokio::spawn(async move { live.follow(&followed).await }));
         Ok(Self { service, link, audit, tasks })
+    }
+
+    /// Until its lease is in force: it may be another's for now.
+    pub async fn in_force(&self) {
+        wait_in_force(&self.service).await;
     }
 
     /// Accepts nothing more.
@@ -108,12 +112,28 @@ impl Broker {
     }
 }
 
-/// Clients that come before the lease is in force would be sent away again.
 async fn wait_in_force(service: &BrokerService) {
-    let begun = Instant::now();
-    while !service.ownership().in_force() && begun.elapsed() < IN_FORCE_LIMIT {
+    while !service.ownership().in_force() {
         tokio::time::sleep(IN_FORCE_LOOK).await;
     }
+}
+
+/// Serves clients and other regions. Those that come before the lease is in force would be sent away again.
+async fn accept(
+    service: Arc<BrokerService>,
+    link: Arc<RegionLink>,
+    binary: Vec<Listener>,
+    region_link: Option<TcpListener>,
+) {
+    let _ = tokio::time::timeout(IN_FORCE_LIMIT, wait_in_force(&service)).await;
+    let mut serving = JoinSet::new();
+    for listener in binary {
+        serving.spawn(listener.run(service.clone()));
+    }
+    if let Some(listener) = region_link {
+        serving.spawn(answer_regions(link, listener));
+    }
+    while serving.join_next().await.is_some() {}
 }
 
 async fn answer_regions(link: Arc<RegionLink>, listener: TcpListener) {

@@ -9,6 +9,8 @@ use crate::cli::Failure;
 use crate::cluster::identity::ClusterIdentity;
 use crate::config::storage::{self, Seat};
 use crate::config::storage_tls;
+use crate::front::Front;
+use crate::patience::Patience;
 use crate::ports::Ports;
 use crate::role::Role;
 use crate::store::{self, StoreMetrics, StoreUrl};
@@ -44,26 +46,31 @@ impl Floors {
     /// Opens everything that the role needs.
     ///
     /// # Errors
-    /// The first folder that is in use, damaged or can't be made; a store that is away or another cluster's.
+    /// The first folder that is in use, damaged or can't be made; a store that is another cluster's or did not answer in
+    /// time.
     pub async fn build(
         role: Role,
         settings: &Settings,
         data_dir: Option<&Path>,
         ports: &mut Ports,
+        front: &Arc<Front>,
     ) -> Result<Self, Failure> {
-        let metrics = Metrics::new();
+        let metrics = front.metrics().clone();
+        let mut patience = Patience::new(settings, front);
         let url = match role {
             Role::Standalone => StoreUrl::Embedded,
             _ => StoreUrl::parse(settings.text(Key::MetadataStoreUrl))?,
         };
-        let observed = store::open(&url, settings, data_dir.filter(|_| !role.in_cluster())).await?;
+        let folder = data_dir.filter(|_| !role.in_cluster());
+        let observed = store::await_open(&url, settings, folder, &mut patience).await?;
         metrics.register(Box::new(StoreMetrics::new(&observed)?))?;
         let store: SharedStore = observed;
         let instance = match role {
             Role::Standalone => settings.text(Key::ClusterName).to_owned(),
             _ => {
                 let (cluster, url) = (settings.text(Key::ClusterName), settings.text(Key::MetadataStoreUrl));
-                ClusterIdentity::demand(&store, cluster, url).await?.instance
+                let found = patience.until(|| ClusterIdentity::load(&store)).await?;
+                ClusterIdentity::demand(found, cluster, url)?.instance
             }
         };
         let seats = match (role, data_dir) {
@@ -75,7 +82,7 @@ impl Floors {
         };
         let bookies = OwnBookies::open(settings, seats, &store, &metrics).await?;
         let served = match ports.bookie.take() {
-            Some(ports) => Some(bookies.serve(settings, ports, &store, &metrics).await?),
+            Some(ports) => Some(bookies.serve(settings, ports, &store, &metrics, &mut patience).await?),
             None => None,
         };
         let directory: Arc<dyn BookieDirectory> = match role {
@@ -83,7 +90,8 @@ impl Floors {
             _ => {
                 let tls = storage_tls::client(settings)?;
                 let remote = RemoteConfig { tls, ..storage::connections(settings) };
-                WatchedBookies::open(store.clone(), bookies.handed(), remote).await?
+                let open = || WatchedBookies::open(store.clone(), bookies.handed(), remote.clone());
+                patience.until(open).await?
             }
         };
         let ledgers = Arc::new(LedgerClient::new(store.clone(), directory, storage::ledgers(settings)?));

@@ -2,14 +2,16 @@
 //!
 //! Role: builds the floors from the bottom up (metadata, bookies, ledgers, logs, policies, broker, admin API), waits for
 //! a signal, and takes them down from the top.
-//! Invariants: W1 ports are bound before anything is announced, and nothing is accepted before everything behind the
-//! ports is ready; W2 at the end topics close before the bookies do, bookies before metadata.
+//! Invariants: W1 ports are bound before anything is announced, and no client is accepted before everything behind the
+//! ports is ready: web ports say until then what is missing; W2 at the end topics close before the bookies do, bookies
+//! before metadata; W3 a start that waits ends by a signal.
 //! Failure: an error before "ready" ends the process with what to change; a second signal ends it at once.
 
 use crate::broker::Broker;
 use crate::cli::{Failure, ProcessArgs};
 use crate::config;
 use crate::floors::{self, Floors};
+use crate::front::Front;
 use crate::logging;
 use crate::ports::Ports;
 use crate::ready;
@@ -19,7 +21,8 @@ use crate::stats_page;
 use meridian_settings::{Key, Settings};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Stack of a runtime thread: futures are boxed where they are deep, so the usual two megabytes are not needed.
@@ -75,21 +78,36 @@ fn check(role: Role, settings: &Settings) -> Result<(), Failure> {
 }
 
 async fn serve(role: Role, args: &ProcessArgs, settings: &Settings, begun: Instant) -> Result<(), Failure> {
+    let mut ending = Ending::new(args.end_with_stdin)?;
     let _claim = args.data_dir.as_deref().map(floors::claim).transpose()?;
     let mut ports = Ports::bind(role, settings)?;
-    let floors = Arc::new(Floors::build(role, settings, args.data_dir.as_deref(), &mut ports).await?);
-    let broker = match role.has_broker() {
-        true => Some(Broker::start(role, settings, &floors, &mut ports, args.data_dir.as_deref()).await?),
-        false => None,
+    let front = Front::new(prometheus::Registry::new());
+    let web = std::mem::take(&mut ports.web).into_iter().chain(ports.stats.take());
+    let mut tasks = front.serve(web);
+    let floors = tokio::select! {
+        floors = Floors::build(role, settings, args.data_dir.as_deref(), &mut ports, &front) => Arc::new(floors?),
+        () = ending.asked() => {
+            tracing::info!("ended while it was starting");
+            return Ok(());
+        }
     };
-    let tasks = background(role, settings, &floors, &mut ports);
-    ready::announce(role, settings.text(Key::ClusterName), &ports.at, begun.elapsed(), args.ready_file.as_deref())?;
-
-    let (mut term, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut broker = None;
+    let up = async {
+        if role.has_broker() {
+            broker = Some(Broker::start(role, settings, &floors, &mut ports, &front, args.data_dir.as_deref()).await?);
+        }
+        tasks.extend(background(role, settings, &floors, &front));
+        if let Some(broker) = &broker {
+            broker.in_force().await;
+        }
+        ready::announce(role, settings.text(Key::ClusterName), &ports.at, begun.elapsed(), args.ready_file.as_deref())
+    };
     tokio::select! {
-        _ = term.recv() => {}
-        _ = interrupt.recv() => {}
-        () = parent_gone(args.end_with_stdin) => {}
+        outcome = up => {
+            outcome?;
+            ending.asked().await;
+        }
+        () = ending.asked() => {}
     }
     tracing::info!("ending: no more connections, closing topics");
     tasks.iter().for_each(JoinHandle::abort);
@@ -97,52 +115,75 @@ async fn serve(role: Role, args: &ProcessArgs, settings: &Settings, begun: Insta
         broker.refuse();
     }
     let ended = Instant::now();
-    let ending = async {
+    let closing = async {
         if let Some(broker) = &broker {
             broker.end().await;
         }
         floors.close().await
     };
     tokio::select! {
-        outcome = ending => {
+        outcome = closing => {
             outcome?;
             tracing::info!(took_ms = ended.elapsed().as_millis() as u64, "ended");
             Ok(())
         }
-        _ = term.recv() => std::process::exit(1),
-        _ = interrupt.recv() => std::process::exit(1),
+        () = ending.asked() => std::process::exit(1),
     }
 }
 
-/// What runs beside: garbage collection, autorecovery, the metrics page of a process without a broker.
-fn background(role: Role, settings: &Settings, floors: &Arc<Floors>, ports: &mut Ports) -> Vec<JoinHandle<()>> {
+/// What asks the process to end.
+struct Ending {
+    term: Signal,
+    interrupt: Signal,
+    /// Fires once standard input closes, if that is to be the end.
+    parent: Option<oneshot::Receiver<()>>,
+}
+
+impl Ending {
+    fn new(with_stdin: bool) -> std::io::Result<Self> {
+        let parent = with_stdin.then(|| {
+            let (gone, told) = oneshot::channel();
+            // A thread of its own: a read of standard input can't be taken back, and must not hold up the end.
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+                let _ = gone.send(());
+            });
+            told
+        });
+        Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())?, parent })
+    }
+
+    /// Returns at each signal, and once for the parent.
+    async fn asked(&mut self) {
+        let parent_gone = async {
+            match &mut self.parent {
+                Some(told) => drop(told.await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.interrupt.recv() => {}
+            () = parent_gone => self.parent = None,
+        }
+    }
+}
+
+/// What runs beside: garbage collection, autorecovery, the pages of a process without a broker.
+fn background(role: Role, settings: &Settings, floors: &Arc<Floors>, front: &Front) -> Vec<JoinHandle<()>> {
     let mut tasks = Vec::new();
     if role.bookies(settings) > 0 {
         let pause_ms = settings.count(Key::GcWaitTime);
         tasks.push(tokio::spawn(floors.bookies.clone().collect_garbage(floors.store.clone(), pause_ms)));
     }
     tasks.extend(recovery::start(role, settings, floors));
-    if let Some(listener) = ports.stats.take() {
+    if !role.has_broker() {
         let asked = floors.clone();
         let healthy = move || {
             let missing = asked.served.as_ref().is_some_and(|served| !served.is_registered());
             asked.bookies.unwritable().or_else(|| missing.then(|| "not registered".to_owned()))
         };
-        tasks.push(tokio::spawn(stats_page::run(listener, floors.metrics.clone(), Arc::new(healthy))));
+        front.open(stats_page::pages(floors.metrics.clone(), Arc::new(healthy)));
     }
     tasks
-}
-
-/// Returns once standard input closes, if that is to be the end; never otherwise.
-async fn parent_gone(wanted: bool) {
-    if !wanted {
-        return std::future::pending().await;
-    }
-    let (gone, told) = tokio::sync::oneshot::channel();
-    // A thread of its own: a read of standard input can't be taken back, and must not hold up the end.
-    std::thread::spawn(move || {
-        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        let _ = gone.send(());
-    });
-    let _ = told.await;
 }

@@ -1,9 +1,13 @@
 //! The metadata store of a process: which one, and what is told of it.
 //!
-//! Failure: a store that can't be opened ends the start with the setting to change; later it is waited for.
+//! Failure: a store that can't be opened ends the start with the setting to change; one that does not answer is waited
+//! for, at the start and later.
 
 use crate::cli::Failure;
-use meridian_metadata::{Figure, MetadataStore, ObservedStore, Patience, RocksStore, SharedStore, StoreFigures};
+use crate::patience::Patience as StartPatience;
+use meridian_metadata::{
+    Figure, MetadataError, MetadataStore, ObservedStore, Patience, RocksStore, SharedStore, StoreFigures,
+};
 use meridian_metadata_tikv::{TikvConfig, TikvStore};
 use meridian_settings::{Key, Settings};
 use prometheus::core::{Collector, Desc, Describer};
@@ -72,17 +76,53 @@ pub fn metadata_dir(data_dir: &Path) -> PathBuf {
 /// # Errors
 /// It can't be opened.
 pub async fn open(url: &StoreUrl, settings: &Settings, data_dir: Option<&Path>) -> Result<Arc<ObservedStore>, Failure> {
-    let inner: SharedStore = match (url, data_dir) {
-        (StoreUrl::Embedded, Some(data_dir)) => Arc::new(RocksStore::open(&metadata_dir(data_dir))?),
-        (StoreUrl::Embedded, None) => {
-            return Err("metadataStoreUrl is empty: expected tikv://host:port/prefix, the same for all processes of the cluster".into());
-        }
-        (StoreUrl::Rocks(folder), _) => Arc::new(RocksStore::open(folder)?),
-        (StoreUrl::Tikv { endpoints, prefix }, _) => TikvStore::connect(tikv(endpoints, prefix, settings)).await?,
+    match url {
+        StoreUrl::Tikv { endpoints, prefix } => Ok(connect(endpoints, prefix, settings).await?),
+        StoreUrl::Rocks(folder) => open_folder(folder, settings),
+        StoreUrl::Embedded => open_embedded(settings, data_dir),
+    }
+}
+
+/// Opens the store at the start of a process, which waits for one that is not up yet.
+///
+/// # Errors
+/// It can't be opened, whatever time passes, or did not answer in time.
+pub async fn await_open(
+    url: &StoreUrl,
+    settings: &Settings,
+    data_dir: Option<&Path>,
+    patience: &mut StartPatience,
+) -> Result<Arc<ObservedStore>, Failure> {
+    match url {
+        StoreUrl::Tikv { endpoints, prefix } => patience.until(|| connect(endpoints, prefix, settings)).await,
+        StoreUrl::Rocks(folder) => open_folder(folder, settings),
+        StoreUrl::Embedded => open_embedded(settings, data_dir),
+    }
+}
+
+async fn connect(endpoints: &[String], prefix: &str, settings: &Settings) -> Result<Arc<ObservedStore>, MetadataError> {
+    let inner: SharedStore = TikvStore::connect(tikv(endpoints, prefix, settings)).await?;
+    Ok(observed(inner, settings))
+}
+
+fn open_folder(folder: &Path, settings: &Settings) -> Result<Arc<ObservedStore>, Failure> {
+    Ok(observed(Arc::new(RocksStore::open(folder)?), settings))
+}
+
+fn open_embedded(settings: &Settings, data_dir: Option<&Path>) -> Result<Arc<ObservedStore>, Failure> {
+    let Some(data_dir) = data_dir else {
+        return Err(
+            "metadataStoreUrl is empty: expected tikv://host:port/prefix, the same for all processes of the cluster"
+                .into(),
+        );
     };
+    open_folder(&metadata_dir(data_dir), settings)
+}
+
+fn observed(inner: SharedStore, settings: &Settings) -> Arc<ObservedStore> {
     let call_limit_ms = settings.count(Key::MetadataStoreOperationTimeoutSeconds).max(1) * 1000;
     let patience = Patience { call_limit_ms, ..Patience::default() };
-    Ok(ObservedStore::new(inner, patience))
+    ObservedStore::new(inner, patience)
 }
 
 /// How to reach TiKV. A prefix ends with a stroke, so that none is the beginning of another.

@@ -38,7 +38,7 @@ impl Failure {
     }
 
     pub(crate) fn of(step: &str, error: &Error) -> Self {
-        let mut reason = format!("{step}: {error}");
+        let mut reason = format!("{step}: {}", without_place(&error.to_string()));
         let mut end = reason.len().min(MAX_REASON_BYTES);
         while !reason.is_char_boundary(end) {
             end -= 1;
@@ -50,6 +50,14 @@ impl Failure {
     /// The store may be away.
     pub(crate) fn is_absence(&self) -> bool {
         matches!(self.kind, Kind::Unreachable | Kind::TimedOut)
+    }
+}
+
+/// TiKV's client names the line of its source in front of some errors, which says nothing to an operator.
+fn without_place(text: &str) -> &str {
+    match text.split_once(".rs:").and_then(|(place, rest)| Some((place, rest.split_once("]: ")?))) {
+        Some((place, (line, rest))) if place.starts_with('[') && line.parse::<u32>().is_ok() => rest,
+        _ => text,
     }
 }
 
@@ -75,6 +83,14 @@ fn kind_of_key_error(error: &ProtoKeyError) -> Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn places_in_the_source_of_the_client_are_left_out() {
+        assert_eq!(without_place("[/a/b/cluster.rs:209]: no answer"), "no answer");
+        for whole in ["no answer", "[/a/b.rs:x]: no", "a [b.rs:1]: c", "[b.rs:1] c"] {
+            assert_eq!(without_place(whole), whole);
+        }
+    }
 
     #[test]
     fn one_conflict_among_others_is_a_conflict() {

@@ -35,8 +35,18 @@ const THREADS: usize = 2;
 /// See the crate.
 pub struct TikvStore {
     shared: Arc<Shared>,
-    /// Taken when the store is dropped.
-    runtime: Option<Runtime>,
+    threads: Threads,
+}
+
+/// Threads that may end anywhere, in a task as well: nobody waits for what runs on them.
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl TikvStore {
@@ -50,15 +60,11 @@ impl TikvStore {
         let mut builder = Builder::new_multi_thread();
         let built = builder.worker_threads(THREADS).thread_name("metadata-tikv").enable_all().build();
         let runtime = built.map_err(|error| MetadataError::Unavailable(format!("no threads for metadata: {error}")))?;
-        let opening = runtime.spawn(open(config));
-        let opened = opening.await.unwrap_or_else(|_| Err(MetadataError::Unavailable("connecting failed".into())));
-        match opened {
-            Ok(shared) => Ok(Arc::new(Self { shared, runtime: Some(runtime) })),
-            Err(error) => {
-                runtime.shutdown_background();
-                Err(error)
-            }
-        }
+        let threads = Threads(Some(runtime));
+        let opened = threads.0.as_ref().map(|runtime| runtime.spawn(open(config)));
+        let failed = || MetadataError::Unavailable("connecting failed".into());
+        let shared = opened.ok_or_else(failed)?.await.unwrap_or_else(|_| Err(failed()))?;
+        Ok(Arc::new(Self { shared, threads }))
     }
 
     /// Connects from a thread that runs no tasks.
@@ -87,7 +93,7 @@ impl TikvStore {
         &self,
         call: impl Future<Output = Result<T, MetadataError>> + Send + 'static,
     ) -> BoxFuture<'static, Result<T, MetadataError>> {
-        let handle = self.runtime.as_ref().map(|runtime| runtime.handle().clone());
+        let handle = self.threads.0.as_ref().map(|runtime| runtime.handle().clone());
         self.shared.counters.calls.add(1);
         Box::pin(async move {
             let closed = || MetadataError::Unavailable("the store is closed".into());
@@ -100,9 +106,6 @@ impl TikvStore {
 impl Drop for TikvStore {
     fn drop(&mut self) {
         self.shared.publisher.hub().close();
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 

@@ -301,6 +301,15 @@ async fn another_format_is_refused() {
     assert!(matches!(refused, Some(MetadataError::Corrupt(_))), "{refused:?}");
 }
 
+#[tokio::test]
+async fn whoever_connects_may_go_away() {
+    // Takes connections and answers nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = TikvConfig::new(vec![silent.local_addr().unwrap().to_string()], "p/");
+    let cut = tokio::time::timeout(Duration::from_millis(100), TikvStore::connect(config)).await;
+    assert!(cut.is_err(), "it can't be connected");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_not_there_is_said_in_time() {
     let mut config = meridian_metadata_tikv::TikvConfig::new(vec!["127.0.0.1:1".into()], "p");

@@ -111,6 +111,10 @@ pub trait Ownership: Send + Sync {
     }
     /// Whether this broker may serve anything at this moment. Asked per read of a connection: one load and a clock.
     fn in_force(&self) -> bool;
+    /// Why this broker serves nothing at this moment; `None` = its lease is in force.
+    fn unready(&self) -> Option<String> {
+        None
+    }
     /// Whether this broker serves the topic at this moment. Waits for nothing.
     fn serves(&self, topic: &TopicName) -> bool;
     /// Where the topic is served; a bundle of nobody is given to somebody. `told`: the client was sent here by another

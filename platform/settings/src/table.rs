@@ -150,6 +150,7 @@ settings! {
     AdvertisedAddress: "advertisedAddress", Kind::Text, "", true, "Host name or address given to clients in look-ups, and to brokers for bookies; empty = `localhost` for `standalone`, the machine's host name for the roles of a cluster.";
     MetadataStoreUrl: "metadataStoreUrl", Kind::Text, "", true, "Where the cluster keeps its metadata: `tikv://host:port[,host:port…]/prefix`, `rocksdb:///folder` (one process alone); empty = in the data folder (`standalone`).";
     MetadataStoreOperationTimeoutSeconds: "metadataStoreOperationTimeoutSeconds", Kind::Seconds, "30", true, "A call to the metadata store waits so long while the store is away, then it fails and may be repeated.";
+    MetadataStoreStartTimeoutSeconds: "metadataStoreStartTimeoutSeconds", Kind::Seconds, "600", false, "A process of a cluster that starts while the metadata store does not answer waits so long for it, then it ends with an error.";
     MetadataStoreSessionTimeoutMillis: "metadataStoreSessionTimeoutMillis", Kind::Millis, "30000", true, "A bookie that does not renew its registration for so long is not chosen any more.";
     MetadataStorePollIntervalMillis: "metadataStorePollIntervalMillis", Kind::Millis, "250", false, "Time between two looks for changes of other processes in TiKV.";
     MetadataStoreCollectGarbage: "metadataStoreCollectGarbage", Kind::Switch, "false", false, "Move TiKV's safe point every ten minutes; only for a TiKV that nothing else uses.";

@@ -7,7 +7,7 @@ use crate::file::AuditFile;
 use crate::metrics::Metrics;
 use crate::record::{Record, VERSION};
 use bytes::Bytes;
-use meridian_types::{Classify, ErrorClass};
+use meridian_types::{Classify, ErrorClass, Repeats};
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -137,6 +137,7 @@ impl AuditLog {
             topic: topic.subscribe(),
             lines,
             ending: ending.subscribe(),
+            trouble: Repeats::by_minute(),
         };
         let publisher = Publisher {
             lines: published,
@@ -144,6 +145,7 @@ impl AuditLog {
             metrics: metrics.clone(),
             topic: topic.subscribe(),
             ending: ending.subscribe(),
+            trouble: Trouble { repeats: Repeats::by_minute(), failures: 0, passed_over: 0 },
         };
         // The file never waits for the topic.
         let task = Mutex::new(Some(tokio::spawn(async move {
@@ -221,6 +223,7 @@ struct Writer {
     /// What is to be in the topic, too, or there alone.
     lines: mpsc::Sender<Bytes>,
     ending: watch::Receiver<bool>,
+    trouble: Repeats,
 }
 
 /// Hands to the topic what the file holds, or all that is held anywhere.
@@ -231,6 +234,33 @@ struct Publisher {
     metrics: Arc<Metrics>,
     topic: watch::Receiver<Option<Arc<dyn AuditTopic>>>,
     ending: watch::Receiver<bool>,
+    trouble: Trouble,
+}
+
+/// A topic that takes no records: told when it begins, when the reason is another, once a minute, and at its end.
+struct Trouble {
+    repeats: Repeats,
+    /// Attempts that failed, and records that the topic will never have, since it began.
+    failures: u64,
+    passed_over: u64,
+}
+
+impl Trouble {
+    fn failed(&mut self, now: Instant, reason: &str) {
+        self.failures += 1;
+        if let Some(line) = self.repeats.note(now, reason) {
+            let (times, lasted_ms) = (line.times, line.lasted_ms());
+            tracing::warn!(reason, times, lasted_ms, "the audit topic does not take records");
+        }
+    }
+
+    fn over(&mut self, now: Instant) {
+        if let Some(line) = self.repeats.end(now) {
+            let Self { failures, passed_over, .. } = *self;
+            tracing::info!(failures, passed_over, lasted_ms = line.lasted_ms(), "the audit topic takes records again");
+        }
+        (self.failures, self.passed_over) = (0, 0);
+    }
 }
 
 impl Writer {
@@ -279,9 +309,17 @@ impl Writer {
             });
             let Ok((file, outcome)) = written.await else { return false };
             self.file = Some(file);
-            let Err(error) = outcome else { return true };
+            let Err(error) = outcome else {
+                if let Some(line) = self.trouble.end(Instant::now()) {
+                    tracing::info!(lasted_ms = line.lasted_ms(), "the audit log is written again");
+                }
+                return true;
+            };
             self.metrics.file_failures.inc();
-            tracing::error!(%error, "the audit log can't be written; changes are refused once its queue is full");
+            if let Some(line) = self.trouble.note(Instant::now(), &error.kind().to_string()) {
+                let times = line.times;
+                tracing::error!(%error, times, "the audit log can't be written; changes are refused once its queue is full");
+            }
             if *self.ending.borrow() {
                 return false;
             }
@@ -316,7 +354,7 @@ impl Publisher {
         }
     }
 
-    async fn publish(&self, lines: Vec<Bytes>) {
+    async fn publish(&mut self, lines: Vec<Bytes>) {
         let Some(topic) = self.topic.borrow().clone() else {
             self.metrics.topic_passed_over.inc_by(lines.len() as u64);
             return;
@@ -326,15 +364,16 @@ impl Publisher {
             let one_try = self.patience.map_or(TOPIC_PATIENCE, |patience| patience.saturating_sub(begun.elapsed()));
             let appended = tokio::time::timeout(one_try, topic.append(lines.clone())).await;
             let reason = match appended {
-                Ok(Ok(())) => return,
+                Ok(Ok(())) => return self.trouble.over(Instant::now()),
                 Ok(Err(reason)) => reason,
                 Err(_) => "it did not answer".to_owned(),
             };
             self.metrics.topic_failures.inc();
-            tracing::warn!(reason, "the audit topic does not take records");
+            self.trouble.failed(Instant::now(), &reason);
             let is_over = self.patience.is_some_and(|patience| begun.elapsed() >= patience);
             if is_over || *self.ending.borrow() {
                 self.metrics.topic_passed_over.inc_by(lines.len() as u64);
+                self.trouble.passed_over += lines.len() as u64;
                 return;
             }
             tokio::time::sleep(TOPIC_PAUSE).await;

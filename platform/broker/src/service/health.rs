@@ -12,13 +12,17 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_TICK_AGE_MS: u64 = 10_000;
 
 impl BrokerService {
-    /// Asks what the broker depends on: the metadata store answers, topics are ticked, it is not ending.
+    /// Asks what the broker depends on: its lease is in force, the metadata store answers, topics are ticked, it is not
+    /// ending.
     ///
     /// # Errors
     /// The first thing that is not well.
     pub async fn health(&self) -> Result<(), BrokerError> {
         if self.is_closing() {
             return Err(BrokerError::NotReady("the broker is shutting down".to_owned()));
+        }
+        if let Some(why) = self.ownership().unready() {
+            return Err(BrokerError::NotReady(why));
         }
         match timeout(STORE_TIMEOUT, self.store.current_version()).await {
             Ok(answer) => answer.map(drop)?,

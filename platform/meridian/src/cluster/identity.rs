@@ -77,12 +77,12 @@ impl ClusterIdentity {
         }
     }
 
-    /// The identity that a process of `cluster` must find (I2).
+    /// The identity that a process of `cluster` must find (I2), by what the store says of itself.
     ///
     /// # Errors
     /// There is none, or it is another cluster's.
-    pub async fn demand(store: &SharedStore, cluster: &str, url: &str) -> Result<Self, Failure> {
-        let found = Self::load(store).await?.ok_or_else(|| {
+    pub fn demand(found: Option<Self>, cluster: &str, url: &str) -> Result<Self, Failure> {
+        let found = found.ok_or_else(|| {
             format!(
                 "metadataStoreUrl={url}: holds no cluster yet; run once: meridian cluster init --set \
                  metadataStoreUrl={url} --set clusterName={cluster}"
@@ -120,14 +120,15 @@ mod tests {
     #[tokio::test]
     async fn it_is_written_once_and_demanded() {
         let store: SharedStore = Arc::new(MemoryStore::new());
-        let none = ClusterIdentity::demand(&store, "west", "u").await.expect_err("nothing is there").to_string();
+        let none = ClusterIdentity::demand(None, "west", "u").expect_err("nothing is there").to_string();
         assert!(none.contains("meridian cluster init"), "{none}");
         let (first, new) = ClusterIdentity::initialise(&store, "west").await.expect("the store is there");
         assert!(new);
         let (second, new) = ClusterIdentity::initialise(&store, "east").await.expect("the store is there");
         assert_eq!((second, new), (first.clone(), false));
-        assert_eq!(ClusterIdentity::demand(&store, "west", "u").await.expect("it is ours"), first);
-        let foreign = ClusterIdentity::demand(&store, "east", "u").await.expect_err("it is west's").to_string();
+        let loaded = ClusterIdentity::load(&store).await.expect("the store is there");
+        assert_eq!(ClusterIdentity::demand(loaded.clone(), "west", "u").expect("it is ours"), first);
+        let foreign = ClusterIdentity::demand(loaded, "east", "u").expect_err("it is west's").to_string();
         assert!(foreign.contains("belongs to cluster west"), "{foreign}");
     }
 }

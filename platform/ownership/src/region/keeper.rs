@@ -143,6 +143,7 @@ impl RegionOwnership {
             Ok(Ok(asked_ms)) => LeaseEvent::Opened { asked_ms },
             Ok(Err(error)) => {
                 tracing::debug!(%error, "the broker is not registered yet");
+                self.taken.lock().failed(&error);
                 LeaseEvent::Failed
             }
             Err(_) => LeaseEvent::Failed,
@@ -173,13 +174,17 @@ impl RegionOwnership {
             None => Condition::Absent,
             Some(entry) => match decode::<BrokerRecord>(&key, &entry.value) {
                 Ok(record) if same_life && record.incarnation == me.incarnation => Condition::Is(entry.version),
-                _ => return Err(MetadataError::Unavailable(format!("{key} is still taken by an earlier life"))),
+                found => {
+                    self.taken.lock().by(found.ok(), &me, self.config.times.ttl_ms, self.now_ms());
+                    return Err(MetadataError::Unavailable(format!("{key} is still taken")));
+                }
             },
         };
         let value = encode(&*me);
         let put = Operation::Put { key: key.clone(), value: value.clone(), condition, ephemeral: Some(session) };
         let version = self.store.commit(vec![put]).await?;
         self.apply_put(&key, &value, version);
+        self.taken.lock().free(self.now_ms());
         Ok(())
     }
 

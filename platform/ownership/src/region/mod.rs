@@ -12,6 +12,7 @@ mod follow;
 mod keeper;
 mod reach;
 mod stats;
+mod taken;
 
 use crate::api::{BoxFuture, Figure, Host, Namespaces, Ownership, OwnershipError, Place};
 use crate::assign::{Given, Groups};
@@ -30,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use taken::Taken;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -119,6 +121,8 @@ pub struct RegionOwnership {
     /// Bundles may have to close.
     moved: watch::Sender<u64>,
     leaving: AtomicBool,
+    /// Who holds this broker's address, and what was told of it.
+    taken: Mutex<Taken>,
     stats: Stats,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -166,6 +170,7 @@ impl RegionOwnership {
             changed: watch::channel(0).0,
             moved: watch::channel(0).0,
             leaving: AtomicBool::new(false),
+            taken: Mutex::default(),
             stats: Stats::default(),
             tasks: Mutex::default(),
         })
@@ -251,6 +256,19 @@ impl Drop for RegionOwnership {
 impl Ownership for RegionOwnership {
     fn in_force(&self) -> bool {
         self.now_ms() < self.until_ms.load(Ordering::Acquire)
+    }
+
+    fn unready(&self) -> Option<String> {
+        if self.in_force() {
+            return None;
+        }
+        let held = self.taken.lock().held(self.now_ms());
+        let why = match held {
+            Some(held) => held,
+            None if !self.reaches_store() => "the metadata store did not answer lately".to_owned(),
+            None => "it is starting, ending or cut off".to_owned(),
+        };
+        Some(format!("the lease of broker {} is not in force: {why}", self.me().id))
     }
 
     fn serves(&self, topic: &TopicName) -> bool {

@@ -68,6 +68,7 @@ impl Stats {
             gauge("meridian_ownership_brokers", brokers as f64),
             gauge("meridian_ownership_leader", f64::from(u8::from(leads))),
             gauge("meridian_ownership_in_force", f64::from(u8::from(of.in_force()))),
+            gauge("meridian_ownership_address_taken", f64::from(u8::from(of.taken.lock().by_another()))),
             gauge(
                 "meridian_ownership_store_answer_age_seconds",
                 of.contact_age_ms().map_or(f64::NAN, |age| age as f64 / 1000.0),
