@@ -5,7 +5,7 @@ mod support;
 
 use bytes::Bytes;
 use meridian_metadata::{Condition, MetadataError, MetadataStore, Operation, SharedStore, Version, Watch, WatchEvent};
-use meridian_metadata_tikv::TikvStore;
+use meridian_metadata_tikv::{TikvConfig, TikvStore};
 use meridian_mini_tikv::{Fault, MiniTikv, Rpc, TikvOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -312,7 +312,7 @@ async fn whoever_connects_may_go_away() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_not_there_is_said_in_time() {
-    let mut config = meridian_metadata_tikv::TikvConfig::new(vec!["127.0.0.1:1".into()], "p");
+    let mut config = TikvConfig::new(vec!["127.0.0.1:1".into()], "p");
     let started = Instant::now();
     assert!(matches!(TikvStore::connect(config.clone()).await, Err(MetadataError::Unavailable(_))));
     assert!(started.elapsed() < Duration::from_secs(5));

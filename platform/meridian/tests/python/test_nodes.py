@@ -1,20 +1,17 @@
-"""Nodes that can't work yet: an address that is taken, a metadata store that is not up, a disk without room. They say
+"""Nodes that can't work yet: an address that is taken, a metadata store that is not up. They say
 what is missing, are not healthy, and go on by themselves."""
-import os
 import re
 import signal
 import socket
-import subprocess
 import time
 
 import pytest
 import requests
 
-from cluster import Cluster, Node, keep, read_numbers
+from cluster import Cluster, Node
 from region import wait_until
 
 LEASE_SECONDS = 3.0
-DISK_MIB = 96
 
 
 @pytest.fixture
@@ -174,95 +171,3 @@ def test_a_store_of_another_cluster_or_of_none_ends_the_start_at_once(make_clust
     node.settings["metadataStoreUrl"] = cluster.metadata_url.replace("/west", "/nowhere")
     assert "meridian cluster init" in node.refused()
     assert time.monotonic() - begun < 20
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of its own for one bookie."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("a disk of its own can't be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], capture_output=True)
-
-
-def fill(folder):
-    """Until not a byte fits."""
-    with open(folder / "ballast", "ab", buffering=0) as file:
-        for size in (1 << 20, 4096, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                pass
-    usage = os.statvfs(folder)
-    assert usage.f_bavail == 0, usage
-
-
-def test_a_bookie_without_a_byte_of_room_starts_serves_reads_and_comes_back(make_cluster, small_disk):
-    sizes = {"journalMaxSizeMB": 8, "dbStorage_writeCacheMaxSizeMb": 8}
-    quorums = {f"managedLedgerDefault{name}": 1 for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
-    cluster = make_cluster(started=False, brokers=1, bookies=1, **quorums, **sizes)
-    bookie = cluster.bookies[0]
-    bookie.data = small_disk / "bookie"
-    cluster.start()
-    topic = "persistent://public/default/full"
-    keep(cluster, topic)
-    client = cluster.client()
-    producer = client.create_producer(topic, send_timeout_millis=60_000)
-    for number in range(200):
-        producer.send(f"{number:08d}".encode() + b"x" * 2000)
-    client.close()
-    # What is in the journal alone is read as well: the bookie dies with a full disk.
-    fill(small_disk)
-    bookie.kill()
-    for _ in range(2):
-        bookie.start()
-        wait_until(lambda: bookie.health().status_code == 503, 20, "it says that it is read-only")
-        assert "full" in bookie.health().text, bookie.health().text
-        numbers = [int(number) for number in read_numbers(cluster, topic)]
-        assert numbers == list(range(200)), (len(numbers), numbers[:3])
-        bookie.kill()
-        fill(small_disk)
-    bookie.start()
-    time.sleep(8)
-    noise = [line for line in lines(bookie, "ERROR") + lines(bookie, "WARN")]
-    assert len(noise) < 40, (len(noise), noise[-10:])
-    (small_disk / "ballast").unlink()
-    wait_until(lambda: bookie.health().status_code == 200, 30, "it takes entries again")
-    client = cluster.client()
-    producer = client.create_producer(topic, send_timeout_millis=60_000)
-    for number in range(200, 300):
-        producer.send(f"{number:08d}".encode() + b"x" * 2000)
-    client.close()
-    bookie.stop()
-    bookie.start()
-    numbers = [int(number) for number in read_numbers(cluster, topic)]
-    assert numbers == list(range(300)), (len(numbers), numbers[:3], numbers[-3:])
-
-
-def test_a_disk_that_fills_up_is_told_once_and_counted(make_cluster, small_disk):
-    sizes = {"journalMaxSizeMB": 8, "dbStorage_writeCacheMaxSizeMb": 8, "flushInterval": 1000}
-    quorums = {f"managedLedgerDefault{name}": 1 for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
-    cluster = make_cluster(started=False, brokers=1, bookies=1, **quorums, **sizes)
-    bookie = cluster.bookies[0]
-    bookie.data = small_disk / "bookie"
-    cluster.start()
-    client = cluster.client()
-    producer = client.create_producer("persistent://public/default/fills", send_timeout_millis=5_000)
-    producer.send(b"before")
-    fill(small_disk)
-    with pytest.raises(Exception):
-        for _ in range(10_000):
-            producer.send(b"x" * 200_000)
-    time.sleep(10)
-    told = lines(bookie, "ERROR")
-    assert 1 <= len(told) <= 6, (len(told), told[:12])
-    registrations = [line for line in lines(bookie, "read-only from now on")]
-    assert len(registrations) == 1, registrations
-    (small_disk / "ballast").unlink()
-    wait_until(lambda: bookie.health().status_code == 200, 30, "it takes entries again")
-    assert lines(bookie, "takes entries again")
-    client.close()
