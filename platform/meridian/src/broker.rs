@@ -80,7 +80,7 @@ impl Broker {
         );
         floors.metrics.register(Box::new(region_link::LinkFigures::new(&link)))?;
         let acks = Arc::new(SharedStates(Arc::downgrade(&service)));
-        let mut tasks = failover::start(&service, floors.store.clone(), &link, acks).await?;
+        let mut tasks = failover::start(&service, floors.store.clone(), &link, acks, settings).await?;
         service.start();
         front.open(meridian_admin::router(admin.clone()));
         let (binary, region_link) = (std::mem::take(&mut ports.binary), ports.region_link.take());

@@ -49,7 +49,7 @@ pub fn link(settings: &Settings) -> Result<Arc<RegionLink>, Failure> {
         region: settings.text(Key::ClusterName).to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         tls,
-        times: LinkTimes { compare_ms, ..LinkTimes::default() },
+        times: LinkTimes { compare_ms, call_ms: crate::failover::call_ms(settings), ..LinkTimes::default() },
     }))
 }
 

@@ -169,6 +169,10 @@ settings! {
     RegionLinkTrustCertsFilePath: "regionLinkTrustCertsFilePath", Kind::Path, "", false, "Authorities that certificates of other regions are checked against, PEM.";
     RegionLinkCompareIntervalSeconds: "regionLinkCompareIntervalSeconds", Kind::Seconds, "60", false, "Compare everything that regions share every so often; changes travel at once.";
     RegionLinkMaxClockAheadMs: "regionLinkMaxClockAheadMs", Kind::Millis, "60000", false, "Refuse changes whose time is so far in the future: a clock is wrong. Raise it to take over what a region with a wrong clock has written.";
+    FailoverDrainTimeoutMillis: "failoverDrainTimeoutMillis", Kind::Millis, "12000", false, "A planned switch to another region that has not drained messages and acknowledgements in that time ends where it began; publishes are held no longer.";
+    FailoverConsumerSettleMillis: "failoverConsumerSettleMillis", Kind::Millis, "300", false, "How long a planned switch waits for consumers to acknowledge what they hold; what they do not may be delivered again.";
+    FailoverConfirmTimeoutMillis: "failoverConfirmTimeoutMillis", Kind::Millis, "10000", false, "An active region that starts without reaching any other one takes publishes after that time without a confirmation.";
+    FailoverCheckIntervalMillis: "failoverCheckIntervalMillis", Kind::Millis, "2000", false, "Compare with the other regions which one is active every so often, beside each change; at least 100.";
     RegionLinkTombstoneRetentionSeconds: "regionLinkTombstoneRetentionSeconds", Kind::Seconds, "604800", false, "Remember what was deleted at least so long, and until every region that shared it knows.";
     AdvertisedListeners: "advertisedListeners", Kind::List, "", true, "Named addresses for clients, `name:pulsar://host:port,…`; a client asks for one by name.";
     InternalListenerName: "internalListenerName", Kind::Text, "", true, "The advertised listener that is used when a client names none.";
@@ -377,6 +381,7 @@ settings! {
     ReplicationReadAheadMB: "replicationReadAheadMB", Kind::Count, "64", false, "What links to one region have read from storage and not copied yet, in MiB at most.";
     ReplicationPolicyCheckDurationSeconds: "replicationPolicyCheckDurationSeconds", Kind::Seconds, "600", true, "Compare links with policies every so often, beside each change; 0 = never.";
     ReplicationStallRestartSeconds: "replicationStallRestartSeconds", Kind::Seconds, "30", false, "A link whose sends are not answered for so long is started anew.";
+    ReplicationIdleLinkSeconds: "replicationIdleLinkSeconds", Kind::Seconds, "300", false, "A link of a non-persistent topic that had no message for so long closes; the next message opens it.";
     EnableReplicatedSubscriptions: "enableReplicatedSubscriptions", Kind::Switch, "true", true, "Exchange the state of subscriptions that ask for it: exactly with regions that have a control link, by snapshots in the topic with Pulsar clusters.";
     ReplicatedSubscriptionsSnapshotFrequencyMillis: "replicatedSubscriptionsSnapshotFrequencyMillis", Kind::Count, "1000", true, "Begin a snapshot of positions in Pulsar clusters at most so often, in ms.";
     ReplicatedSubscriptionsSnapshotTimeoutSeconds: "replicatedSubscriptionsSnapshotTimeoutSeconds", Kind::Seconds, "30", true, "A snapshot that is not answered by all Pulsar clusters in that time is given up.";

@@ -27,8 +27,6 @@ use meridian_types::{Domain, NamespaceName, Position, RegionId, TopicName};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a switch waits for messages that consumers hold to be acked.
-const SETTLE: Duration = Duration::from_millis(300);
 /// Pause between two looks at what is under way.
 const LOOK: Duration = Duration::from_millis(5);
 /// How long another broker may take to set a tail aside, or to publish one.
@@ -67,14 +65,15 @@ impl AckFigures for SharedStates {
 pub struct TopicsHost {
     service: Weak<BrokerService>,
     acks: Arc<dyn AckFigures>,
+    settle: Duration,
     /// Several brokers may ask for the same: one at a time, and the second finds it done.
     cutting: tokio::sync::Mutex<()>,
 }
 
 impl TopicsHost {
-    /// Over the topics of a broker.
-    pub fn new(service: &Arc<BrokerService>, acks: Arc<dyn AckFigures>) -> Self {
-        Self { service: Arc::downgrade(service), acks, cutting: tokio::sync::Mutex::default() }
+    /// Over the topics of a broker; a switch waits so long for messages that consumers hold to be acked.
+    pub fn new(service: &Arc<BrokerService>, acks: Arc<dyn AckFigures>, settle: Duration) -> Self {
+        Self { service: Arc::downgrade(service), acks, settle, cutting: tokio::sync::Mutex::default() }
     }
 
     fn service(&self) -> Result<Arc<BrokerService>, FailoverError> {
@@ -119,7 +118,7 @@ impl TopicsHost {
             let under_way = topics.iter().map(|topic| topic.unsettled());
             let (sends, unacked) =
                 under_way.fold((0, 0), |(sends, unacked), one| (sends + one.sends, unacked + one.unacked));
-            if sends == 0 && (unacked == 0 || begun.elapsed() >= SETTLE) {
+            if sends == 0 && (unacked == 0 || begun.elapsed() >= self.settle) {
                 return Ok(());
             }
             tokio::time::sleep(LOOK).await;

@@ -38,7 +38,7 @@ pub struct Settings {
     pub beat_ms: u64,
     /// How long an active region waits for a peer's confirmation after its start.
     pub confirm_ms: u64,
-    /// How long a planned switch may hold publishes; twice of it has to be below the limit of a call between regions.
+    /// How long a planned switch may hold publishes; twice of it, and a little, has to be below the limit of a call between regions.
     pub drain_ms: u64,
 }
 
