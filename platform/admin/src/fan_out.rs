@@ -68,7 +68,7 @@ enum Merge {
     Fields,
     /// The first that has it.
     First,
-    /// The compaction that tells most.
+    /// The state that tells most, and the sums of numbers beside it.
     Worst,
     /// Partitions of other brokers go first, then the whole call is answered here.
     ThenHere,
@@ -85,6 +85,7 @@ fn plan<'a>(method: &Method, rest: &'a str) -> Option<(Method, &'a str, Merge)> 
         "/compaction" if is_get => (rest, Merge::Worst),
         "/terminate/partitions" => ("/terminate", Merge::ByNumber),
         "/unload" | "/trim" | "/compaction" => (rest, Merge::Done),
+        _ if rest.starts_with("/restore/") => (rest, if is_get { Merge::Worst } else { Merge::Done }),
         "/partitions" if method == Method::DELETE => ("", Merge::ThenHere),
         _ if is_get && rest.ends_with("/replicatedSubscriptionStatus") => (rest, Merge::Fields),
         _ if is_get && rest.starts_with("/subscription/") && rest.ends_with("/properties") => (rest, Merge::First),
@@ -308,7 +309,13 @@ fn merged(state: &AdminState, topic: &TopicName, merge: Merge, answers: Answers)
                 Some("SUCCESS") => 1,
                 _ => 0,
             };
-            answers.into_iter().map(|(_, value)| value).max_by_key(rank).unwrap_or_default()
+            let mut worst = answers.iter().map(|(_, value)| value).max_by_key(|value| rank(value)).cloned();
+            for (name, shown) in worst.iter_mut().filter_map(Value::as_object_mut).flatten() {
+                if shown.is_u64() {
+                    *shown = json!(answers.iter().filter_map(|(_, value)| value[name.as_str()].as_u64()).sum::<u64>());
+                }
+            }
+            worst.unwrap_or_default()
         }
     })
 }

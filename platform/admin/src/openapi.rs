@@ -155,6 +155,7 @@ const CALLS: &[(&str, &str)] = &[
     ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/permissions", "get"),
     ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/permissions/{role}", "post delete"),
     ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/properties", "get put delete"),
+    ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/restore/{region}", "get put"),
     ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/shadowTopics", "get put post delete"),
     ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/stats", "get"),
     ("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}", "put delete"),

@@ -106,6 +106,8 @@ pub struct ReplicationConfig {
     pub create_remote_topics: bool,
     /// A link that makes no progress for so long, though it could, is started anew.
     pub stall_limit_ms: u64,
+    /// A link of a topic that keeps nothing closes after so long without messages.
+    pub idle_link_ms: u64,
     /// Compare links with policies every so often, 0 = never.
     pub policy_check_s: u64,
     /// A link that takes longer to stop is given up.
@@ -130,6 +132,7 @@ impl Default for ReplicationConfig {
             read_ahead_bytes: 64 << 20,
             create_remote_topics: true,
             stall_limit_ms: 30_000,
+            idle_link_ms: 300_000,
             policy_check_s: 600,
             stop_limit_ms: 5_000,
             share_subscriptions: true,

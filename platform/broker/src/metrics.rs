@@ -343,7 +343,7 @@ fn quota_figures(stats: &TopicStats, now_ms: u64) -> Vec<(&'static str, f64)> {
 }
 
 /// What links say that can be added up.
-fn link_figures(figures: &ReplicationFigures, inbound: Option<&LinkStats>) -> [(&'static str, f64); 14] {
+fn link_figures(figures: &ReplicationFigures, inbound: Option<&LinkStats>) -> [(&'static str, f64); 15] {
     [
         ("pulsar_replication_rate_in", inbound.map_or(0.0, |link| link.producer.rate_in)),
         ("pulsar_replication_rate_out", figures.rate_out),
@@ -352,12 +352,14 @@ fn link_figures(figures: &ReplicationFigures, inbound: Option<&LinkStats>) -> [(
         ("pulsar_replication_backlog", figures.backlog as f64),
         ("pulsar_replication_rate_expired", figures.rate_expired),
         ("pulsar_replication_connected_count", f64::from(u8::from(figures.connected))),
-        ("pulsar_replication_disconnected_count", f64::from(u8::from(!figures.connected))),
+        // A link that rests is not cut off.
+        ("pulsar_replication_disconnected_count", f64::from(u8::from(!figures.connected && !figures.running))),
         ("pulsar_replication_delay_in_seconds", figures.delay_s as f64),
         ("meridian_replication_restarts_total", figures.restarts as f64),
         ("meridian_replication_gap_messages_total", figures.gap_messages as f64),
         ("meridian_replication_expired_before_copy_total", figures.expired_before_copy as f64),
         ("meridian_replication_undecodable_total", figures.undecodable as f64),
+        ("meridian_replication_dropped_total", figures.drops.map_or(0.0, |drops| drops.messages as f64)),
         ("meridian_replication_running", f64::from(u8::from(figures.running))),
     ]
 }

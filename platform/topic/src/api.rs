@@ -1,7 +1,11 @@
 //! The words and calls between a session (or the admin API) and a topic.
 
+mod gate;
+mod live;
 mod stats;
 
+pub use gate::{Gate, MovedTo, Unsettled};
+pub use live::LiveTap;
 pub use stats::{BacklogQuotaFigures, ConsumerStats, LinkStats, ProducerStats, SubscriptionStats, TopicStats};
 
 use crate::compaction::CompactionStatus;
@@ -66,39 +70,6 @@ pub trait ClientSink: Send + Sync {
     fn peer_address(&self) -> String;
     /// The version text that the client gave in CONNECT.
     fn client_version(&self) -> String;
-}
-
-/// Where the clients of a topic belong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MovedTo {
-    /// The region.
-    pub region: String,
-    /// `pulsar://host:port` there.
-    pub broker_url: Option<String>,
-    /// `pulsar+ssl://host:port` there.
-    pub broker_url_tls: Option<String>,
-}
-
-/// Whether a topic serves its tenants' clients here. Links of other regions, acknowledgements and readers go on.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Gate {
-    /// It does.
-    #[default]
-    Open,
-    /// For the moment not: what producers send is neither stored nor answered (they send it again when they are closed),
-    /// durable subscriptions get nothing more. The reason.
-    Held(Arc<str>),
-    /// Another region does.
-    Moved(Arc<MovedTo>),
-}
-
-/// What is under way between a topic and its clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Unsettled {
-    /// Sends without an answer.
-    pub sends: u64,
-    /// Messages delivered to durable subscriptions and not acked.
-    pub unacked: u64,
 }
 
 /// A receipt for one SEND.
@@ -508,6 +479,9 @@ pub trait TopicHandle: Send + Sync {
     fn origin_marks(&self) -> BoxFuture<'_, Result<Vec<StoredOrigin>, TopicError>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
+    /// From now on the region's link gets what tenants publish here, or no more. For topics that keep nothing: others have a
+    /// log to be read.
+    fn set_tap(&self, _region: &str, _tap: Option<Arc<dyn LiveTap>>) {}
     /// Closes the producers of other regions: they come again.
     fn close_links(&self) {}
     /// What is under way with them.

@@ -25,9 +25,9 @@ pub mod ttl;
 
 pub use api::{
     AccessMode, AckMode, AckRequest, BacklogQuotaFigures, ClientSink, ConsumerKey, ConsumerStats, Delivery, Gate,
-    InitialCursor, KeySharedPolicy, LastMessage, LinkStats, MovedTo, ProducerKey, ProducerReady, ProducerRequest,
-    ProducerStats, Publish, Receipt, SeekTo, SubscribeRequest, SubscriptionStats, SubscriptionType, TopicError,
-    TopicErrorKind, TopicHandle, TopicLimits, TopicStats, Unsettled,
+    InitialCursor, KeySharedPolicy, LastMessage, LinkStats, LiveTap, MovedTo, ProducerKey, ProducerReady,
+    ProducerRequest, ProducerStats, Publish, Receipt, SeekTo, SubscribeRequest, SubscriptionStats, SubscriptionType,
+    TopicError, TopicErrorKind, TopicHandle, TopicLimits, TopicStats, Unsettled,
 };
 pub use clock::{Clock, SystemClock};
 pub use nonpersistent::NonPersistentTopic;

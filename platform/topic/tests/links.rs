@@ -107,6 +107,19 @@ async fn the_origin_is_stored_and_the_receipt_tells_the_source_position() {
     assert_eq!(stats.links[0].persisted, Position::new(7, 9));
 }
 
+/// A region is given back what it had before it was built anew, and never what it has stored itself.
+#[tokio::test]
+async fn no_link_brings_what_this_life_of_the_topic_has_stored() {
+    let (bench, client) = (Bench::new().await, Client::new());
+    let life = bench.topic.stats().log.expect("a log").incarnation.0;
+    let refused = bench.topic.add_producer(link(&client, 1, life)).await.expect_err("it is its own");
+    assert_eq!(refused.kind, TopicErrorKind::NotAllowed);
+    let former = open(&bench, &client, 1, life - 1).await;
+    bench.topic.publish(former, entries(0..3));
+    client.receipts(1, 3).await;
+    assert_eq!(texts(&bench).await, numbers(0..3));
+}
+
 /// The source resends what it has no receipts for, with reloads of the target between, with and without snapshot.
 #[tokio::test]
 async fn lost_receipts_and_reloads_store_nothing_twice() {

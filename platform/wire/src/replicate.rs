@@ -4,14 +4,15 @@
 //! is the same as setting them, and gives it a new checksum:
 //!
 //! ```text
-//! property 4 { key 1 = "__MSG_PROP_REPL_SOURCE_POSITION", value 2 = "<ledger>:<entry>" }   position in the source topic
+//! property 4 { key 1 = "__MSG_PROP_REPL_SOURCE_POSITION", value 2 = "<ledger>:<entry>" }   position in the source topic,
+//!                                                                                 none of a topic that keeps nothing
 //! replicated_from 5 = name of the source region
 //! schema_version 16 = the remote's version                                        only where the remote has another one
 //! ```
 //!
 //! Invariants: W1; R1 nothing else of the metadata changes and the payload is the same bytes, unopened; R2 a stamped entry
-//! has no transaction and exactly one source position (a client's own property of that name is dropped: peers take the
-//! first one that they find); R3 an entry whose checksum does not fit is never given a new one that does.
+//! has no transaction and exactly the source position that it is given, if any (a client's own property of that name is
+//! dropped: peers take the first one that they find); R3 an entry whose checksum does not fit is never given a new one that does.
 //! Failure: [`PayloadError`]. Must never know: links, cursors, peers.
 
 use crate::field::{FieldError, Fields, put_varint, varint_len};
@@ -68,18 +69,19 @@ pub fn link_target(producer_name: &str) -> Option<&str> {
 pub struct Stamp<'a> {
     /// Name of the source region.
     pub from: &'a str,
-    /// Where the entry is in the source topic.
-    pub position: Position,
+    /// Where the entry is in the source topic; `None` = that keeps nothing.
+    pub position: Option<Position>,
     /// The remote's version of the schema, if it is another one than in the metadata.
     pub schema_version: Option<&'a [u8]>,
 }
 
 impl Stamp<'_> {
-    fn position_text(&self) -> String {
+    fn position_text(&self) -> Option<String> {
+        let position = self.position?;
         let mut text = String::with_capacity(24);
         // Writing to a string does not fail.
-        let _ = write!(text, "{}:{}", self.position.ledger_id, self.position.entry_id);
-        text
+        let _ = write!(text, "{}:{}", position.ledger_id, position.entry_id);
+        Some(text)
     }
 }
 
@@ -98,7 +100,8 @@ pub fn stamp(entry: &Bytes, stamp: &Stamp<'_>, head: &mut BytesMut) -> Result<By
     }
     let clean = is_clean(parts.metadata)?;
     let position = stamp.position_text();
-    head.reserve(64 + parts.metadata.len() + SOURCE_POSITION_PROPERTY.len() + position.len() + stamp.from.len());
+    let position_bytes = position.as_ref().map_or(0, |text| SOURCE_POSITION_PROPERTY.len() + text.len());
+    head.reserve(64 + parts.metadata.len() + position_bytes + stamp.from.len());
     let start = head.len();
     head.put_u16(MAGIC_CHECKSUM);
     let checksum_at = head.len();
@@ -110,7 +113,9 @@ pub fn stamp(entry: &Bytes, stamp: &Stamp<'_>, head: &mut BytesMut) -> Result<By
         head.truncate(start);
         return Err(error.into());
     }
-    put_property(SOURCE_POSITION_PROPERTY, &position, head);
+    if let Some(position) = &position {
+        put_property(SOURCE_POSITION_PROPERTY, position, head);
+    }
     put_bytes(5, stamp.from.as_bytes(), head);
     if let Some(version) = stamp.schema_version {
         put_bytes(16, version, head);
@@ -251,7 +256,7 @@ mod tests {
 
     fn stamped(entry: &Bytes, schema_version: Option<&[u8]>) -> Bytes {
         let mut head = BytesMut::new();
-        let to = Stamp { from: "west", position: Position::new(3, 12), schema_version };
+        let to = Stamp { from: "west", position: Some(Position::new(3, 12)), schema_version };
         let payload = stamp(entry, &to, &mut head).unwrap();
         head.extend_from_slice(&payload);
         head.freeze()
@@ -330,11 +335,23 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_of_a_topic_that_keeps_nothing_has_no_position() {
+        let client = MessageMetadata { properties: vec![property(SOURCE_POSITION_PROPERTY, "9:9")], ..metadata() };
+        let mut head = BytesMut::new();
+        let payload = stamp(&entry(&client), &Stamp { from: "west", position: None, schema_version: None }, &mut head);
+        head.extend_from_slice(&payload.unwrap());
+        let whole = head.freeze();
+        assert_eq!(verify_checksum(&whole), Ok(true));
+        let expected = MessageMetadata { replicated_from: Some("west".into()), ..metadata() };
+        assert_eq!(decode(&whole).unwrap().0, expected);
+    }
+
+    #[test]
     fn damage_is_not_blessed() {
         let mut bytes = entry(&metadata()).to_vec();
         *bytes.last_mut().unwrap() ^= 1;
         let mut head = BytesMut::new();
-        let to = Stamp { from: "west", position: Position::new(3, 12), schema_version: None };
+        let to = Stamp { from: "west", position: Some(Position::new(3, 12)), schema_version: None };
         assert!(matches!(stamp(&bytes.into(), &to, &mut head), Err(PayloadError::Checksum { .. })));
         assert!(head.is_empty());
     }

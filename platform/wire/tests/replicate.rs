@@ -62,7 +62,7 @@ proptest! {
         let entry = entry.freeze();
         let position = Position::new(place.0, place.1);
         let mut head = BytesMut::new();
-        let rest = stamp(&entry, &Stamp { from: "west", position, schema_version: version.as_deref() }, &mut head).unwrap();
+        let rest = stamp(&entry, &Stamp { from: "west", position: Some(position), schema_version: version.as_deref() }, &mut head).unwrap();
         prop_assert!(rest.is_empty() || entry.as_ptr_range().contains(&rest.as_ptr()), "the payload is not copied");
         head.extend_from_slice(&rest);
         let stamped = head.freeze();
@@ -94,7 +94,7 @@ proptest! {
         entry[at] ^= flip;
         let entry = entry.freeze();
         let mut head = BytesMut::from(&b"before"[..]);
-        let to = Stamp { from: "west", position: Position::new(1, 2), schema_version: None };
+        let to = Stamp { from: "west", position: Some(Position::new(1, 2)), schema_version: None };
         match stamp(&entry, &to, &mut head) {
             // Only damage to the magic goes unseen: then there is no checksum.
             Ok(_) => prop_assert!(at < 2),

@@ -23,15 +23,15 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// From dialling to an open producer.
-const OPEN_MS: u64 = 40_000;
+pub(crate) const OPEN_MS: u64 = 40_000;
 /// How long a close waits for the remote's word.
-const CLOSE_MS: u64 = 3_000;
+pub(crate) const CLOSE_MS: u64 = 3_000;
 /// How long bringing one schema over may take.
 const SCHEMA_MS: u64 = 40_000;
 /// How long a stop may take.
 pub const STOP_MS: u64 = 8_000;
 /// Steps without a wait after which others get a turn.
-const STEPS_PER_TURN: u32 = 32;
+pub(crate) const STEPS_PER_TURN: u32 = 32;
 
 /// Ms since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -151,7 +151,7 @@ impl Replicator {
     pub fn stats(&self) -> ReplicatorStats {
         let view = self.shared.machine.lock().view();
         let now_ms = (self.parts.clock)();
-        let rates = self.shared.meter.lock().rates(now_ms, &view.counters);
+        let rates = self.shared.meter.lock().rates(now_ms, (&view.counters).into());
         let backlog = self.parts.source.backlog_entries();
         let delay_ms = view.oldest_ms.filter(|_| backlog > 0).map_or(0, |oldest_ms| now_ms.saturating_sub(oldest_ms));
         ReplicatorStats {
@@ -208,7 +208,7 @@ struct Runner {
 }
 
 /// Awaits what stands in a slot and empties it; an empty slot waits for ever.
-async fn take<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
+pub(crate) async fn take<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
     match slot {
         Some(future) => {
             let value = future.as_mut().await;
@@ -219,7 +219,8 @@ async fn take<T>(slot: &mut Option<BoxFuture<'static, T>>) -> T {
     }
 }
 
-async fn session_events(session: &mut Option<(u64, Box<dyn Session>)>) -> (u64, Vec<SessionEvent>) {
+/// The next events of a session; none is open = waits for ever.
+pub(crate) async fn session_events(session: &mut Option<(u64, Box<dyn Session>)>) -> (u64, Vec<SessionEvent>) {
     match session {
         Some((number, session)) => (*number, session.next().await),
         None => std::future::pending().await,

@@ -9,7 +9,7 @@
 use crate::budget::ReadBudget;
 use crate::machine::words::{ReadEntry, StartPoint};
 use meridian_managed_ledger::{AckPosition, Cursor, CursorOptions, InitialPosition, LogEntry, LogError, ManagedLedger};
-use meridian_types::Position;
+use meridian_types::{Incarnation, Position};
 use meridian_wire::replicate::cursor_name;
 use std::future::Future;
 use std::pin::Pin;
@@ -57,6 +57,11 @@ pub trait Source: Send + Sync {
     /// Which life of the topic the remote has. If it is another one than before (the remote was rebuilt), the cursor goes
     /// back to the first message that the log still has, durably, and the answer is `true`.
     fn remote_life(self: Arc<Self>, life: u64) -> BoxFuture<'static, Result<bool, String>>;
+}
+
+/// The life of the topic that the remote of a link's cursor has, as it said last.
+pub fn known_life(cursor: &Cursor) -> Option<Incarnation> {
+    cursor.properties().get(LIFE_KEY)?.parse().ok().map(Incarnation)
 }
 
 /// A [`Source`] over a managed ledger.

@@ -56,9 +56,24 @@ pub struct Meter {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sample {
     at_ms: u64,
-    messages: u64,
-    bytes: u64,
-    expired: u64,
+    totals: Totals,
+}
+
+/// What a meter looks at, growing only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages that went.
+    pub messages: u64,
+    /// Bytes that went.
+    pub bytes: u64,
+    /// Messages that did not: expired, or dropped.
+    pub lost: u64,
+}
+
+impl From<&Counters> for Totals {
+    fn from(counters: &Counters) -> Self {
+        Self { messages: counters.messages_stored, bytes: counters.bytes_sent, lost: counters.messages_expired }
+    }
 }
 
 /// Samples are at least that far apart.
@@ -71,14 +86,9 @@ impl Meter {
         Self { older: sample, newer: sample }
     }
 
-    /// Messages, bytes and expired messages per second.
-    pub fn rates(&mut self, now_ms: u64, counters: &Counters) -> (f64, f64, f64) {
-        let now = Sample {
-            at_ms: now_ms,
-            messages: counters.messages_stored,
-            bytes: counters.bytes_sent,
-            expired: counters.messages_expired,
-        };
+    /// Messages, bytes and lost messages per second.
+    pub fn rates(&mut self, now_ms: u64, totals: Totals) -> (f64, f64, f64) {
+        let now = Sample { at_ms: now_ms, totals };
         if now_ms.saturating_sub(self.newer.at_ms) >= SAMPLE_MS {
             self.older = self.newer;
             self.newer = now;
@@ -88,8 +98,8 @@ impl Meter {
             return (0.0, 0.0, 0.0);
         }
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-        let older = self.older;
-        (rate(now.messages, older.messages), rate(now.bytes, older.bytes), rate(now.expired, older.expired))
+        let older = self.older.totals;
+        (rate(totals.messages, older.messages), rate(totals.bytes, older.bytes), rate(totals.lost, older.lost))
     }
 }
 
@@ -100,11 +110,11 @@ mod tests {
     #[test]
     fn rates_are_over_the_last_two_samples() {
         let mut meter = Meter::new(0);
-        let at = |messages_stored| Counters { messages_stored, ..Counters::default() };
-        assert_eq!(meter.rates(0, &at(0)).0, 0.0);
-        assert_eq!(meter.rates(5_000, &at(50)).0, 10.0);
-        assert_eq!(meter.rates(10_000, &at(100)).0, 10.0);
-        assert_eq!(meter.rates(20_000, &at(100)).0, 0.0);
-        assert_eq!(meter.rates(25_000, &at(100)).0, 0.0);
+        let at = |messages| Totals { messages, ..Totals::default() };
+        assert_eq!(meter.rates(0, at(0)).0, 0.0);
+        assert_eq!(meter.rates(5_000, at(50)).0, 10.0);
+        assert_eq!(meter.rates(10_000, at(100)).0, 10.0);
+        assert_eq!(meter.rates(20_000, at(100)).0, 0.0);
+        assert_eq!(meter.rates(25_000, at(100)).0, 0.0);
     }
 }

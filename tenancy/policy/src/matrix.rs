@@ -213,7 +213,7 @@ What the columns stand for:
 | consume | opening a consumer or reader, skipping, expiring, resetting, peeking, deleting a subscription, reading a message by its id |
 | look up | finding the broker of a topic, its partitions, statistics and schema, listing topics |
 | functions | kept for tools; Functions are not served |
-| administer | creating and deleting namespaces and topics, policies, grants, unloading, terminating, compacting |
+| administer | creating and deleting namespaces and topics, policies, grants, unloading, terminating, compacting, restoring a region |
 | operate | tenants, clusters, brokers, settings, fail-over |
 
 A refusal is 401 or 403 over HTTP (401 where the role has no permission on a topic or subscription, 403 elsewhere), and

@@ -136,7 +136,8 @@ async fn trim(State(state): Given, call: Call) -> Answer {
     Ok(Reply::empty(StatusCode::OK))
 }
 
-fn require_persistent(topic: &TopicName, what: &str) -> Result<(), AdminError> {
+/// Refuses what needs something stored.
+pub fn require_persistent(topic: &TopicName, what: &str) -> Result<(), AdminError> {
     match topic.domain() {
         Domain::Persistent => Ok(()),
         Domain::NonPersistent => {

@@ -8,6 +8,7 @@ mod partitions;
 mod permissions;
 pub mod policies;
 mod replication;
+mod restore;
 pub mod stats;
 mod subscriptions;
 
@@ -25,6 +26,7 @@ fn of_topic(rest: &str) -> String {
 pub fn routes() -> Router<AdminState> {
     Router::new()
         .merge(life::routes())
+        .merge(restore::routes())
         .merge(partitions::routes())
         .merge(stats::routes())
         .merge(subscriptions::routes())

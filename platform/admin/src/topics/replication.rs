@@ -22,7 +22,7 @@ fn one(outbound: Option<&ReplicationFigures>, inbound: Option<&LinkStats>) -> Va
     let none = ReplicationFigures { state: "not replicated there".to_owned(), ..Default::default() };
     let link = outbound.unwrap_or(&none);
     let producer = inbound.map(|link| &link.producer);
-    json!({
+    let mut shown = json!({
         "msgRateIn": producer.map_or(0.0, |producer| producer.rate_in),
         "msgThroughputIn": producer.map_or(0.0, |producer| producer.throughput_in),
         "msgInCount": producer.map_or(0, |producer| producer.messages_in),
@@ -53,12 +53,18 @@ fn one(outbound: Option<&ReplicationFigures>, inbound: Option<&LinkStats>) -> Va
             "duplicates": link.duplicates,
             "givenUp": link.given_up,
         })),
-    })
+    });
+    if let Some(drops) = link.drops {
+        shown["msgDropRate"] = json!(drops.rate);
+        shown["msgDropCount"] = json!(drops.messages);
+    }
+    shown
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meridian_broker::replication::Drops;
 
     #[test]
     fn each_region_has_one_object_for_both_directions() {
@@ -68,5 +74,13 @@ mod tests {
         assert_eq!(shown["east"]["replicationBacklog"], 3);
         assert_eq!(shown["east"]["state"], "running");
         assert!(shown["east"]["inboundConnection"].is_null());
+        assert!(shown["east"].get("msgDropCount").is_none(), "a stored topic's link drops nothing");
+    }
+
+    #[test]
+    fn links_of_topics_that_keep_nothing_show_what_they_dropped() {
+        let drops = Some(Drops { messages: 7, rate: 0.5 });
+        let shown = replication(&[ReplicationFigures { remote: "east".into(), drops, ..Default::default() }], &[]);
+        assert_eq!((&shown["east"]["msgDropCount"], &shown["east"]["msgDropRate"]), (&json!(7), &json!(0.5)));
     }
 }

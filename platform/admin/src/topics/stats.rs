@@ -93,7 +93,7 @@ fn add_domain(stats: &mut Value, topic: &TopicName) {
     if topic.domain() == Domain::NonPersistent {
         stats["nonPersistentPublishers"] = stats["publishers"].clone();
         stats["nonPersistentSubscriptions"] = stats["subscriptions"].clone();
-        stats["nonPersistentReplicators"] = json!({});
+        stats["nonPersistentReplicators"] = stats["replication"].clone();
         stats["msgDropRate"] = json!(0.0);
     }
 }

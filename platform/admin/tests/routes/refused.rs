@@ -32,6 +32,8 @@ const OF_TOPIC: &[(&str, &str)] = &[
     ("POST", "/trim"),
     ("GET", "/compaction"),
     ("PUT", "/compaction"),
+    ("GET", "/restore/east"),
+    ("PUT", "/restore/east"),
     ("GET", "/offload"),
     ("PUT", "/offload"),
     ("POST", "/partitions"),

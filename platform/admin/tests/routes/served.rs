@@ -148,6 +148,8 @@ const TOPIC: &[Row] = &[
     ("DELETE", "T/subscription/p", "", 404),
     ("GET", "T/compaction", "", 200),
     ("PUT", "T/compaction", "", 204),
+    ("GET", "T/restore/nowhere", "", 404),
+    ("PUT", "T/restore/nowhere", "", 404),
     ("GET", "T/offload", "", 200),
     ("PUT", "T/offload", "", 412),
     ("POST", "T/trim", "", 200),

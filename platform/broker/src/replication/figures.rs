@@ -2,6 +2,15 @@
 //!
 //! Must never know: how they are shown.
 
+/// What a link of a topic that keeps nothing could not hand over.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Drops {
+    /// Messages since the link was started.
+    pub messages: u64,
+    /// Messages per second.
+    pub rate: f64,
+}
+
 /// Figures of one link from here to another region.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplicationFigures {
@@ -27,6 +36,8 @@ pub struct ReplicationFigures {
     pub state: String,
     /// It makes progress, or has nothing to do.
     pub running: bool,
+    /// Only of topics that keep nothing.
+    pub drops: Option<Drops>,
     /// Times that it was started anew because it made no progress.
     pub restarts: u64,
     /// Messages that were removed before they were copied.

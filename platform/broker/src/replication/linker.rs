@@ -7,7 +7,9 @@
 //! Must never know: sessions, how entries are stamped.
 
 use super::http::RemoteAdmin;
-use super::{Epochs, Link, LinkRequest, Linker, ReplicationFigures};
+use super::live::RunningLive;
+use super::restore::{self, RestoreRequest};
+use super::{Epochs, Feed, Link, LinkRequest, Linker, ReplicationFigures};
 use crate::config::ReplicationConfig;
 use crate::quotas::Quotas;
 use crate::schema::SchemaRegistry;
@@ -15,17 +17,18 @@ use crate::service::now_ms;
 use crate::time::iso;
 use bytes::Bytes;
 use meridian_client::{ClientError, Credentials, Peer, PeerLimits, PeerPool, ServiceUrl, TlsSettings};
-use meridian_managed_ledger::InitialPosition;
+use meridian_managed_ledger::{InitialPosition, ManagedLedger};
 use meridian_metadata::SharedStore;
 use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_registry::Registry;
 use meridian_replicator::machine::words::OpenFailure;
 use meridian_replicator::{
-    Bounds, LinkLimits, LinkState, LocalSchemas, LogSource, MarkerSink, PulsarRemote, ReadBudget, Remote, Replicator,
-    ReplicatorParts, SeenMarker, Session, SharedLimit, TopicMaker,
+    Bounds, LinkLimits, LinkState, LiveParts, LiveReplicator, LocalSchemas, LogSource, MarkerSink, PulsarRemote,
+    ReadBudget, Remote, Replicator, ReplicatorParts, SeenMarker, Session, SharedLimit, TopicMaker,
 };
+use meridian_topic::TopicHandle;
 use meridian_topic::api::BoxFuture;
-use meridian_types::TopicName;
+use meridian_types::{Incarnation, TopicName};
 use meridian_wire::proto::{Schema, ServerError};
 use meridian_wire::replicate::EPOCH_KEY;
 use parking_lot::Mutex;
@@ -92,7 +95,7 @@ fn peer_of(name: &str, cluster: &ClusterData, config: &ReplicationConfig) -> Res
 }
 
 /// Limits of a link as its topic's policies have them.
-fn limits_of(policies: &EffectivePolicies) -> LinkLimits {
+pub(super) fn limits_of(policies: &EffectivePolicies) -> LinkLimits {
     let (messages_per_second, bytes_per_second) = policies.replicator_dispatch_rate;
     let ttl_ms = (policies.message_ttl_s > 0).then(|| u64::from(policies.message_ttl_s) * 1000);
     LinkLimits { messages_per_second, bytes_per_second, ttl_ms }
@@ -129,9 +132,25 @@ impl RegionLinker {
         Ok(region)
     }
 
-    fn target(&self, request: &LinkRequest, region: &Region) -> Arc<dyn Remote> {
-        let schemas: Arc<dyn LocalSchemas> =
-            Arc::new(TopicSchemas { schemas: self.schemas.clone(), topic: request.topic.clone() });
+    fn schemas_of(&self, topic: &TopicName) -> Arc<dyn LocalSchemas> {
+        Arc::new(TopicSchemas { schemas: self.schemas.clone(), topic: topic.clone() })
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds {
+            max_waiting_entries: self.config.queue_entries.max(1),
+            max_waiting_bytes: self.config.queue_bytes.max(1),
+            restart_after_ms: self.config.stall_limit_ms.max(1000),
+            ..Bounds::default()
+        }
+    }
+
+    fn shared_limit(&self, request: &LinkRequest) -> Option<Arc<dyn SharedLimit>> {
+        let quotas = self.quotas.get()?;
+        Some(Arc::new(quotas.replication(&request.topic)) as Arc<dyn SharedLimit>)
+    }
+
+    fn target(&self, request: &LinkRequest, region: &Region, incarnation: Incarnation) -> Arc<dyn Remote> {
         let base = request.topic.base();
         let maker: Option<Arc<dyn TopicMaker>> = match self.config.create_remote_topics {
             true => Some(Arc::new(RemoteAdmin::new(region.cluster.clone()))),
@@ -141,20 +160,45 @@ impl RegionLinker {
             pool: region.pool.clone(),
             topic: request.topic.clone(),
             partitions: request.topic.partition().and_then(|_| self.registry.partitions(&base)).unwrap_or(0),
-            incarnation: request.log.incarnation(),
+            incarnation,
             local: self.own.clone(),
             remote: request.remote.as_str().into(),
             metadata: Vec::new(),
             max_waiting_entries: self.config.queue_entries.max(1),
             max_waiting_bytes: self.config.queue_bytes.max(1),
-            schemas,
+            schemas: self.schemas_of(&request.topic),
             maker,
         };
         let existing = (!self.config.create_remote_topics).then_some(base);
         Arc::new(Conditional { remote, existing, epochs: self.epochs.get().cloned() })
     }
 
+    /// H8: nothing is there to be kept, so a region that can't be dialled has no link.
+    fn run_live(&self, request: &LinkRequest, topic: &Arc<dyn TopicHandle>) -> Result<Arc<dyn Link>, String> {
+        let region = self.region(&request.remote, &request.cluster)?;
+        let replicator = LiveReplicator::start(LiveParts {
+            topic: request.topic.clone(),
+            local: self.own.clone(),
+            remote: request.remote.as_str().into(),
+            target: self.target(request, &region, Incarnation(0)),
+            schemas: self.schemas_of(&request.topic),
+            bounds: self.bounds(),
+            idle_ms: self.config.idle_link_ms,
+            limits: limits_of(&request.policies),
+            shared: self.shared_limit(request),
+            clock: Arc::new(now_ms),
+        });
+        Ok(Arc::new(RunningLive::new(replicator, topic.clone(), &request.remote)))
+    }
+
     async fn run(&self, request: LinkRequest) -> Result<Arc<dyn Link>, String> {
+        match request.feed.clone() {
+            Feed::Log(log) => self.run_stored(request, log).await,
+            Feed::Live(topic) => self.run_live(&request, &topic),
+        }
+    }
+
+    async fn run_stored(&self, request: LinkRequest, log: Arc<ManagedLedger>) -> Result<Arc<dyn Link>, String> {
         // The cursor first: what comes from now on is kept for the region, reachable or not.
         let start_at = if self.config.from_earliest { InitialPosition::Earliest } else { InitialPosition::Latest };
         let region = self.region(&request.remote, &request.cluster);
@@ -162,29 +206,21 @@ impl RegionLinker {
             Ok(region) => region.budget.clone(),
             Err(_) => Arc::new(ReadBudget::new(1)),
         };
-        let source = LogSource::open(request.log.clone(), &request.remote, start_at, budget).await;
+        let incarnation = log.incarnation();
+        let source = LogSource::open(log, &request.remote, start_at, budget).await;
         let source = source.map_err(|error| error.to_string())?;
         let region = region?;
-        let bounds = Bounds {
-            max_waiting_entries: self.config.queue_entries.max(1),
-            max_waiting_bytes: self.config.queue_bytes.max(1),
-            restart_after_ms: self.config.stall_limit_ms.max(1000),
-            ..Bounds::default()
-        };
         let replicator = Replicator::start(ReplicatorParts {
             topic: request.topic.clone(),
             local: self.own.clone(),
             remote: request.remote.as_str().into(),
             source,
-            target: self.target(&request, &region),
-            schemas: Arc::new(TopicSchemas { schemas: self.schemas.clone(), topic: request.topic.clone() }),
+            target: self.target(&request, &region, incarnation),
+            schemas: self.schemas_of(&request.topic),
             markers: request.markers.clone().unwrap_or_else(|| Arc::new(NoMarkers)),
-            bounds,
+            bounds: self.bounds(),
             limits: limits_of(&request.policies),
-            shared: self
-                .quotas
-                .get()
-                .map(|quotas| Arc::new(quotas.replication(&request.topic)) as Arc<dyn SharedLimit>),
+            shared: self.shared_limit(&request),
             clock: Arc::new(now_ms),
         });
         Ok(Arc::new(RunningLink(replicator)))
@@ -194,6 +230,20 @@ impl RegionLinker {
 impl Linker for RegionLinker {
     fn start(&self, request: LinkRequest) -> BoxFuture<'_, Result<Arc<dyn Link>, String>> {
         Box::pin(self.run(request))
+    }
+
+    fn restore(&self, request: RestoreRequest) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let region = self.region(&request.remote, &request.cluster)?;
+            let epoch = self.epochs.get().map_or(Ok(None), |epochs| epochs.epoch(&request.topic))?;
+            let sender = restore::Sender {
+                pool: region.pool.clone(),
+                own: self.own.clone(),
+                schemas: self.schemas_of(&request.topic),
+                metadata: epoch.map(|epoch| (EPOCH_KEY.to_owned(), epoch)).into_iter().collect(),
+            };
+            restore::run(&request, &sender).await
+        })
     }
 
     fn limit_by(&self, quotas: Arc<Quotas>) {
@@ -244,6 +294,7 @@ impl Link for RunningLink {
             outbound_connection: stats.outbound_connection,
             outbound_since_ms: stats.outbound_connected_since_ms,
             running: matches!(stats.state, LinkState::Running | LinkState::Throttled),
+            drops: None,
             state: shown(&stats.state, stats.since_ms),
             restarts: counters.restarts,
             gap_messages: counters.gap_messages,
@@ -264,7 +315,7 @@ impl Link for RunningLink {
 }
 
 /// States that last tell since when.
-fn shown(state: &LinkState, since_ms: u64) -> String {
+pub(super) fn shown(state: &LinkState, since_ms: u64) -> String {
     match state {
         LinkState::Disconnected(why) => format!("disconnected since {}: {why}", iso(since_ms)),
         LinkState::Stalled => format!("stalled since {}", iso(since_ms)),

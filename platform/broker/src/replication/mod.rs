@@ -1,11 +1,12 @@
 //! The links of the topics that are open here to other regions.
 //!
-//! Role: [`Replication`] follows the policies of every open persistent topic: starts a link to each region that they name,
-//! ends it and deletes its cursor when they do not any more, starts it anew when the region's entry changed. What a link
-//! does is not decided here.
+//! Role: [`Replication`] follows the policies of every open topic: starts a link to each region that they name, ends it
+//! and deletes its cursor when they do not any more, starts it anew when the region's entry changed. What a link does is
+//! not decided here.
 //! Invariants: H1..H3 (see [`plan`]); H4 one link for a topic and a region at a time; H5 a link has stopped, or was given
 //! up after a time, before its topic's log closes; H6 a link's cursor exists from the moment at which the policies
-//! named its region, whether the region can be reached or not; H7 nothing starts for a topic that is closing.
+//! named its region, whether the region can be reached or not; H7 nothing starts for a topic that is closing; H8 of a
+//! topic that keeps nothing there is no cursor: a link has what is published while it runs.
 //! Failure: what can't be done is tried again after a pause; until then the link's state says why.
 //! Must never know: sessions, frames, what a link sends.
 
@@ -13,18 +14,21 @@ mod acks;
 mod figures;
 mod http;
 mod linker;
+mod live;
 pub(crate) mod markers;
 mod plan;
 mod replay;
+mod restore;
 mod scan;
 
 pub use acks::{AckExchange, AckLink, AckTopics};
-pub use figures::ReplicationFigures;
+pub use figures::{Drops, ReplicationFigures};
 pub(crate) use http::post_at;
 pub use http::status_at;
 pub use linker::RegionLinker;
 pub use markers::TopicMarkers;
 pub use plan::remotes;
+pub use restore::{RestoreRequest, RestoreState, RestoreStatus};
 pub use scan::open_replicated;
 
 use crate::error::BrokerError;
@@ -34,8 +38,8 @@ use meridian_managed_ledger::{CursorOptions, InitialPosition, LogError, ManagedL
 use meridian_policy::{ClusterData, EffectivePolicies};
 use meridian_replicator::MarkerSink;
 use meridian_topic::api::BoxFuture;
-use meridian_topic::on_top;
-use meridian_types::TopicName;
+use meridian_topic::{TopicHandle, on_top};
+use meridian_types::{Domain, TopicName};
 use meridian_wire::replicate::cursor_name;
 use parking_lot::{Mutex, RwLock};
 use plan::{Plan, plan};
@@ -59,12 +63,45 @@ pub trait Link: Send + Sync {
     fn stop(&self) -> BoxFuture<'_, ()>;
 }
 
+/// Where the links of a topic get its messages.
+#[derive(Clone)]
+pub enum Feed {
+    /// A log, behind a cursor for each region.
+    Log(Arc<ManagedLedger>),
+    /// What is published at the moment, of a topic that keeps nothing (H8).
+    Live(Arc<dyn TopicHandle>),
+}
+
+impl Feed {
+    fn log(&self) -> Option<&Arc<ManagedLedger>> {
+        match self {
+            Feed::Log(log) => Some(log),
+            Feed::Live(_) => None,
+        }
+    }
+
+    fn cursor_names(&self) -> Vec<String> {
+        let cursors = self.log().map(|log| log.cursors()).unwrap_or_default();
+        cursors.iter().map(|cursor| cursor.name().to_owned()).collect()
+    }
+
+    /// What a region has not got yet.
+    fn backlog(&self, remote: &str) -> u64 {
+        let cursor = self.log().and_then(|log| log.cursor(&cursor_name(remote)));
+        cursor.map_or(0, |cursor| cursor.backlog_entries())
+    }
+
+    fn is_live_of(&self, topic: &Arc<dyn TopicHandle>) -> bool {
+        matches!(self, Feed::Live(handle) if Arc::ptr_eq(handle, topic))
+    }
+}
+
 /// What a link is started with.
 pub struct LinkRequest {
     /// The topic or partition.
     pub topic: TopicName,
-    /// Its log.
-    pub log: Arc<ManagedLedger>,
+    /// What it copies.
+    pub feed: Feed,
     /// The other region.
     pub remote: String,
     /// How it is reached.
@@ -99,6 +136,11 @@ pub trait Linker: Send + Sync {
     ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(std::future::ready(Err(format!("this broker has no way to publish in region {region}"))))
     }
+    /// Gives a region its own former messages back; ends when all are there.
+    fn restore(&self, request: RestoreRequest) -> BoxFuture<'_, Result<(), String>> {
+        let text = format!("this broker has no way to restore region {}", request.remote);
+        Box::pin(std::future::ready(Err(text)))
+    }
     /// Makes the cursor if it is not there, and starts a link. It connects by itself, so this fails only for what waiting
     /// does not heal.
     ///
@@ -122,8 +164,8 @@ pub trait Surroundings: Send + Sync {
     fn policies(&self, topic: &TopicName) -> EffectivePolicies;
     /// The entry of a region.
     fn cluster(&self, name: &str) -> Option<Arc<ClusterData>>;
-    /// The log of an open topic.
-    fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>>;
+    /// What links of an open topic copy.
+    fn feed(&self, topic: &TopicName) -> Option<Feed>;
     /// Takes markers of subscriptions' states that came to a topic.
     fn markers(&self, _topic: &TopicName) -> Option<Arc<dyn MarkerSink>> {
         None
@@ -144,11 +186,13 @@ struct Hosted {
 /// The links of one topic.
 struct TopicLinks {
     name: TopicName,
-    log: Arc<ManagedLedger>,
+    feed: Feed,
     /// One change at a time.
     turn: tokio::sync::Mutex<()>,
     links: RwLock<BTreeMap<String, Hosted>>,
     stopped: AtomicBool,
+    /// Former messages given back, by region.
+    restores: Mutex<BTreeMap<String, restore::Restore>>,
     /// Its links' rate stands on top of the publish rate.
     relative: AtomicBool,
 }
@@ -220,7 +264,7 @@ impl Replication {
 
     /// A topic was opened, or its policies may have changed. Cheap for topics that have nothing to do with it.
     pub fn follow(self: &Arc<Self>, topic: &TopicName) {
-        if let Some(links) = self.concerned(topic) {
+        if let Some(links) = self.concerned(topic, None) {
             let replication = self.clone();
             tokio::spawn(async move { replication.apply(&links).await });
         }
@@ -228,32 +272,49 @@ impl Replication {
 
     /// The same, and waits until it is done.
     pub async fn followed(self: &Arc<Self>, topic: &TopicName) {
-        if let Some(links) = self.concerned(topic) {
+        if let Some(links) = self.concerned(topic, None) {
+            self.apply(&links).await;
+        }
+    }
+
+    /// The same for a topic that is being opened and that nobody finds yet.
+    pub async fn opening(self: &Arc<Self>, topic: &Arc<dyn TopicHandle>) {
+        let name = topic.name();
+        if name.domain() == Domain::Persistent {
+            return self.followed(name).await;
+        }
+        let known = self.topics.lock().get(name).cloned();
+        if known.is_some_and(|links| !links.feed.is_live_of(topic)) {
+            // Of an earlier life of the topic that did not end well.
+            drop(self.stop(name).await);
+        }
+        if let Some(links) = self.concerned(name, Some(Feed::Live(topic.clone()))) {
             self.apply(&links).await;
         }
     }
 
     /// The topic's links, if it has some or is to have some.
-    fn concerned(&self, topic: &TopicName) -> Option<Arc<TopicLinks>> {
+    fn concerned(&self, topic: &TopicName, opening: Option<Feed>) -> Option<Arc<TopicLinks>> {
         if let Some(links) = self.topics.lock().get(topic) {
             return Some(links.clone());
         }
         if self.closing.lock().contains_key(topic) {
             return None;
         }
-        let log = self.around.log(topic)?;
+        let feed = opening.or_else(|| self.around.feed(topic))?;
         let wanted = self.wanted(topic);
-        let cursors = log.cursors();
-        let left_over = cursors.iter().any(|cursor| cursor.name().starts_with(meridian_wire::replicate::LINK_PREFIX));
+        let cursors = feed.cursor_names();
+        let left_over = cursors.iter().any(|cursor| cursor.starts_with(meridian_wire::replicate::LINK_PREFIX));
         if wanted.is_empty() && !left_over {
             return None;
         }
         let links = TopicLinks {
             name: topic.clone(),
-            log,
+            feed,
             turn: tokio::sync::Mutex::new(()),
             links: RwLock::default(),
             stopped: AtomicBool::new(false),
+            restores: Mutex::default(),
             relative: AtomicBool::new(false),
         };
         Some(self.topics.lock().entry(topic.clone()).or_insert_with(|| Arc::new(links)).clone())
@@ -282,17 +343,11 @@ impl Replication {
         let mut failed = false;
         for remote in &plan.stop {
             let hosted = links.links.write().remove(remote);
+            links.restores.lock().remove(remote);
             stop(&links.name, remote, hosted, self.stop_limit).await;
         }
         for cursor in &plan.drop_cursors {
-            match links.log.delete_cursor(cursor).await {
-                Ok(()) => tracing::info!(topic = %links.name, cursor, "replication ended, its cursor is deleted"),
-                Err(LogError::NoSuchCursor(_)) => {}
-                Err(error) => {
-                    failed = true;
-                    tracing::warn!(topic = %links.name, cursor, %error, "a replication cursor was not deleted");
-                }
-            }
+            failed |= !drop_cursor(links, cursor).await;
         }
         for remote in &plan.start {
             let hosted = self.start(links, remote, &policies).await;
@@ -337,7 +392,7 @@ impl Replication {
     }
 
     fn plan(&self, links: &TopicLinks) -> Plan {
-        let cursors = links.log.cursors();
+        let cursors = links.feed.cursor_names();
         let running = links.links.read();
         let current = |(remote, hosted): (&String, &Hosted)| {
             let same = match (&hosted.cluster, self.around.cluster(remote)) {
@@ -347,22 +402,27 @@ impl Replication {
             same && hosted.link.is_ok()
         };
         let running = running.iter().map(|(remote, hosted)| (remote, current((remote, hosted))));
-        plan(&self.wanted(&links.name), running, cursors.iter().map(|cursor| cursor.name()))
+        plan(&self.wanted(&links.name), running, cursors.iter().map(String::as_str))
     }
 
     /// Makes the link's cursor and starts it.
     async fn start(&self, links: &TopicLinks, remote: &str, policies: &EffectivePolicies) -> Hosted {
         let cluster = self.around.cluster(remote);
         let Some(data) = &cluster else {
-            let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
-            let made = links.log.open_cursor(&cursor_name(remote), self.start_at, options).await;
+            let made = match links.feed.log() {
+                Some(log) => {
+                    let options = CursorOptions { durable: true, internal: true, properties: BTreeMap::new() };
+                    log.open_cursor(&cursor_name(remote), self.start_at, options).await.map(drop)
+                }
+                None => Ok(()),
+            };
             let reason =
-                made.map_or_else(|error| error.to_string(), |_| format!("cluster {remote} is not registered here"));
+                made.map_or_else(|error| error.to_string(), |()| format!("cluster {remote} is not registered here"));
             return Hosted { link: Err(reason), cluster };
         };
         let request = LinkRequest {
             topic: links.name.clone(),
-            log: links.log.clone(),
+            feed: links.feed.clone(),
             remote: remote.to_owned(),
             cluster: data.clone(),
             policies: policies.clone(),
@@ -393,6 +453,7 @@ impl Replication {
         let ended = Ended { replication: self.clone(), topic: topic.clone() };
         let Some(links) = self.topics.lock().remove(topic) else { return ended };
         links.stopped.store(true, Ordering::Release);
+        links.restores.lock().clear();
         let _turn = links.turn.lock().await;
         let hosted = std::mem::take(&mut *links.links.write());
         let mut stops = tokio::task::JoinSet::new();
@@ -422,10 +483,7 @@ impl Replication {
         let running = links.links.read();
         let of = |(remote, hosted): (&String, &Hosted)| match &hosted.link {
             Ok(link) => link.figures(),
-            Err(reason) => {
-                let cursor = links.log.cursor(&cursor_name(remote));
-                ReplicationFigures::refused(remote, reason, cursor.map_or(0, |cursor| cursor.backlog_entries()))
-            }
+            Err(reason) => ReplicationFigures::refused(remote, reason, links.feed.backlog(remote)),
         };
         running.iter().map(of).collect()
     }
@@ -434,7 +492,7 @@ impl Replication {
     pub fn has_backlog(&self, topic: &TopicName) -> bool {
         let Some(links) = self.topics.lock().get(topic).cloned() else { return false };
         let running = links.links.read();
-        running.keys().filter_map(|remote| links.log.cursor(&cursor_name(remote))).any(|one| one.backlog_entries() > 0)
+        running.keys().any(|remote| links.feed.backlog(remote) > 0)
     }
 
     /// Names of topics with links.
@@ -449,13 +507,27 @@ impl Replication {
     pub async fn clear_backlog(&self, topic: &TopicName, remote: &str) -> Result<(), BrokerError> {
         let missing = || BrokerError::TopicNotFound(format!("Replicator {remote} of topic {topic} not found"));
         let links = self.topics.lock().get(topic).cloned().ok_or_else(missing)?;
-        let cursor = links.log.cursor(&cursor_name(remote)).ok_or_else(missing)?;
+        let cursor = links.feed.log().and_then(|log| log.cursor(&cursor_name(remote))).ok_or_else(missing)?;
         cursor.clear_backlog().await?;
         if let Some(Hosted { link: Ok(link), .. }) = links.links.read().get(remote) {
             link.cursor_moved();
         }
         Ok(())
     }
+}
+
+/// Whether a cursor that no link needs any more is gone.
+async fn drop_cursor(links: &TopicLinks, cursor: &str) -> bool {
+    let Some(log) = links.feed.log() else { return true };
+    match log.delete_cursor(cursor).await {
+        Ok(()) => tracing::info!(topic = %links.name, cursor, "replication ended, its cursor is deleted"),
+        Err(LogError::NoSuchCursor(_)) => {}
+        Err(error) => {
+            tracing::warn!(topic = %links.name, cursor, %error, "a replication cursor was not deleted");
+            return false;
+        }
+    }
+    true
 }
 
 /// A link that does not stop in time, as one whose connection is cut, is left to itself: it holds nothing but its cursor,

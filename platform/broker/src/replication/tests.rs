@@ -4,6 +4,7 @@ use super::*;
 use meridian_managed_ledger::testing::TestRegion;
 use meridian_managed_ledger::{AppendRequest, Appended, LogSettings, LogSink, ManagedLedgers};
 use meridian_policy::{BrokerDefaults, DispatchRate, Policies, TopicPolicies, resolve};
+use meridian_topic::{BrokerLimits, NonPersistentTopic, SystemClock};
 use std::sync::atomic::AtomicUsize;
 
 const STOP_LIMIT: Duration = Duration::from_millis(20);
@@ -21,6 +22,7 @@ struct World {
     clusters: Mutex<BTreeMap<String, Arc<ClusterData>>>,
     named: Mutex<BTreeSet<String>>,
     logs: Mutex<HashMap<TopicName, Arc<ManagedLedger>>>,
+    live: Mutex<HashMap<TopicName, Arc<dyn TopicHandle>>>,
     rate: Mutex<Option<DispatchRate>>,
     published: Mutex<(u64, u64)>,
 }
@@ -36,8 +38,9 @@ impl Surroundings for World {
         self.clusters.lock().get(name).cloned()
     }
 
-    fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>> {
-        self.logs.lock().get(topic).cloned()
+    fn feed(&self, topic: &TopicName) -> Option<Feed> {
+        let live = || self.live.lock().get(topic).cloned().map(Feed::Live);
+        self.logs.lock().get(topic).cloned().map(Feed::Log).or_else(live)
     }
 
     fn published(&self, _: &TopicName) -> (u64, u64) {
@@ -103,15 +106,15 @@ impl Linker for Recorder {
         let stuck = self.stuck.load(Ordering::SeqCst);
         Box::pin(async move {
             let name = cursor_name(&request.remote);
-            let begins = if request.log.cursor(&name).is_none() { " new" } else { "" };
+            let (lines, rates) = (self.lines.clone(), self.rates.clone());
+            let Feed::Log(log) = &request.feed else {
+                self.lines.lock().push(format!("start {} {url} live", request.remote));
+                return Ok(Arc::new(Recorded { remote: request.remote, lines, stuck, rates }) as Arc<dyn Link>);
+            };
+            let begins = if log.cursor(&name).is_none() { " new" } else { "" };
             self.lines.lock().push(format!("start {} {url}{begins}", request.remote));
             let options = CursorOptions { durable: true, internal: true, ..Default::default() };
-            request
-                .log
-                .open_cursor(&name, InitialPosition::Earliest, options)
-                .await
-                .map_err(|error| error.to_string())?;
-            let (lines, rates) = (self.lines.clone(), self.rates.clone());
+            log.open_cursor(&name, InitialPosition::Earliest, options).await.map_err(|error| error.to_string())?;
             let link: Arc<dyn Link> = Arc::new(Recorded { remote: request.remote, lines, stuck, rates });
             Ok(link)
         })
@@ -145,7 +148,7 @@ impl Bench {
     }
 
     fn log(&self) -> Arc<ManagedLedger> {
-        self.world.log(&self.topic).unwrap()
+        self.world.logs.lock()[&self.topic].clone()
     }
 
     async fn follow(&self) -> Vec<String> {
@@ -252,5 +255,55 @@ async fn b008_an_unload_ends_although_a_link_does_not() {
     bench.follow().await;
     let ended = tokio::time::timeout(STOP_LIMIT * 100, bench.replication.stop(&bench.topic)).await;
     assert!(ended.is_ok());
+    assert!(bench.replication.topics().is_empty());
+}
+
+fn live_topic() -> Arc<dyn TopicHandle> {
+    let name = TopicName::parse("non-persistent://t/n/x").unwrap();
+    let limits = crate::config::default_topic_limits();
+    NonPersistentTopic::new(name, limits, BrokerLimits::default(), Arc::new(SystemClock))
+}
+
+#[tokio::test]
+async fn a_topic_that_keeps_nothing_has_links_from_its_opening_to_its_end() {
+    let bench = Bench::new().await;
+    let topic = live_topic();
+    let lines = || std::mem::take(&mut *bench.recorder.lines.lock());
+    bench.replication.opening(&topic).await;
+    assert!(bench.replication.topics().is_empty(), "a topic that is not replicated costs nothing");
+    bench.world.live.lock().insert(topic.name().clone(), topic.clone());
+    bench.world.name(&["west", "east"]);
+    bench.replication.followed(topic.name()).await;
+    assert_eq!(lines(), ["start east pulsar://east:6650 live"], "switched on while it is open");
+    assert!(!bench.replication.has_backlog(topic.name()));
+    let missing = bench.replication.clear_backlog(topic.name(), "east").await;
+    assert!(matches!(missing, Err(BrokerError::TopicNotFound(_))), "there is none to clear");
+    bench.world.name(&["west", "east", "north"]);
+    bench.replication.followed(topic.name()).await;
+    assert!(lines().is_empty());
+    let figures = bench.replication.figures(topic.name());
+    assert_eq!(figures[1].state, "refused: cluster north is not registered here");
+    bench.world.name(&["west"]);
+    bench.replication.followed(topic.name()).await;
+    assert_eq!(lines(), ["stop east"]);
+    assert!(bench.replication.topics().is_empty(), "a switch off removes it");
+}
+
+#[tokio::test]
+async fn a_topic_that_is_opened_anew_is_the_one_that_is_copied() {
+    let bench = Bench::new().await;
+    bench.world.name(&["west", "east"]);
+    let (first, second) = (live_topic(), live_topic());
+    bench.replication.opening(&first).await;
+    bench.replication.opening(&first).await;
+    assert_eq!(
+        *bench.recorder.lines.lock(),
+        ["start east pulsar://east:6650 live"],
+        "before anybody finds it, and once"
+    );
+    bench.recorder.lines.lock().clear();
+    bench.replication.opening(&second).await;
+    assert_eq!(*bench.recorder.lines.lock(), ["stop east", "start east pulsar://east:6650 live"]);
+    drop(bench.replication.stop(second.name()).await);
     assert!(bench.replication.topics().is_empty());
 }

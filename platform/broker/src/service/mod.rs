@@ -42,7 +42,7 @@ use crate::failover::TopicsHost;
 use crate::listener::ConnectionCounts;
 use crate::metrics::BrokerMetrics;
 use crate::quotas::Quotas;
-use crate::replication::{AckExchange, Linker, NoLinks, Replication, Surroundings, TopicMarkers};
+use crate::replication::{AckExchange, Feed, Linker, NoLinks, Replication, Surroundings, TopicMarkers};
 use crate::schema::SchemaRegistry;
 use meridian_failover::FailoverService;
 use meridian_managed_ledger::{CursorInfo, InitialPosition, ManagedLedger};
@@ -53,7 +53,7 @@ use meridian_quotas::stored::StoredBook;
 use meridian_quotas::{LeaseConfig, QuotaBook, QuotaError};
 use meridian_registry::Registry;
 use meridian_replicator::MarkerSink;
-use meridian_types::TopicName;
+use meridian_types::{Domain, TopicName};
 use meridian_wire::replicate::LINK_PREFIX;
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -110,8 +110,11 @@ impl Surroundings for Around {
         self.registry.cluster(name)
     }
 
-    fn log(&self, topic: &TopicName) -> Option<Arc<ManagedLedger>> {
-        self.factory.log(topic)
+    fn feed(&self, topic: &TopicName) -> Option<Feed> {
+        match topic.domain() {
+            Domain::Persistent => self.factory.log(topic).map(Feed::Log),
+            Domain::NonPersistent => self.topics.loaded(topic).map(Feed::Live),
+        }
     }
 
     fn markers(&self, topic: &TopicName) -> Option<Arc<dyn MarkerSink>> {

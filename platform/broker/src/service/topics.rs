@@ -131,7 +131,7 @@ impl BrokerService {
         topic.set_limits_above(self.quotas().above(name));
         topic.set_hold(self.quotas().hold_of(name));
         // Before anybody publishes: a new topic's first message must be in front of no link's cursor.
-        self.replication.followed(name).await;
+        self.replication.opening(&topic).await;
         // Before any consumer: what other regions acked must not be delivered.
         self.share_acks(&topic);
         Ok(topic)

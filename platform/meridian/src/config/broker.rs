@@ -197,6 +197,7 @@ fn replication(settings: &Settings) -> ReplicationConfig {
         create_remote_topics: settings.switch(Key::CreateTopicToRemoteClusterForReplication),
         policy_check_s: settings.count(Key::ReplicationPolicyCheckDurationSeconds),
         stall_limit_ms: settings.count(Key::ReplicationStallRestartSeconds).max(1) * 1000,
+        idle_link_ms: settings.count(Key::ReplicationIdleLinkSeconds).max(1) * 1000,
         share_subscriptions: settings.switch(Key::EnableReplicatedSubscriptions),
         snapshot_every_ms: settings.count(Key::ReplicatedSubscriptionsSnapshotFrequencyMillis).max(1),
         snapshot_timeout_ms: settings.count(Key::ReplicatedSubscriptionsSnapshotTimeoutSeconds).max(1) * 1000,

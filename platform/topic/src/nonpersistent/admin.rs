@@ -2,10 +2,13 @@
 
 use super::{NonPersistentTopic, Peer, State, Subscription, refuse};
 use crate::api::{
-    BacklogQuotaFigures, BoxFuture, ConsumerKey, ConsumerStats, SubscriptionStats, TopicError, TopicErrorKind,
-    TopicStats,
+    BacklogQuotaFigures, BoxFuture, ConsumerKey, ConsumerStats, LinkStats, SubscriptionStats, TopicError,
+    TopicErrorKind, TopicStats,
 };
 use crate::compaction::CompactionFigures;
+use crate::figures::Client;
+use crate::origins::OriginFigures;
+use crate::producers::Producer;
 use crate::rates::{Rate, total};
 
 /// The answer to a call that needs something stored.
@@ -102,6 +105,24 @@ impl State {
         }
     }
 
+    /// Producers of other regions. Nothing is stored of what they send, so there are no marks.
+    fn link_stats(&self) -> Vec<LinkStats> {
+        let stats = |producer: &Producer<Client>| {
+            let link = producer.link.as_ref()?;
+            Some(LinkStats {
+                region: link.region.to_string(),
+                incarnation: link.source.incarnation.0,
+                producer: self.totals.rates.stats_of(producer),
+                pushed: OriginFigures::NONE.pushed,
+                persisted: OriginFigures::NONE.persisted,
+                refused: None,
+                duplicates: 0,
+                given_up: 0,
+            })
+        };
+        self.producers.present().filter_map(stats).collect()
+    }
+
     pub(super) fn consumer_stats(&self, key: ConsumerKey) -> Option<(ConsumerStats, SubscriptionStats)> {
         self.subscriptions.iter().find_map(|(name, subscription)| {
             let peer = subscription.peers.iter().find(|peer| peer.key == key)?;
@@ -137,7 +158,7 @@ impl NonPersistentTopic {
             publishes_waiting: state.gate.waiting(),
             compaction: CompactionFigures::default(),
             producers: state.totals.rates.stats(&state.producers),
-            links: Vec::new(),
+            links: state.link_stats(),
             waiting_producers: state.producers.waiters(),
             subscriptions,
             log: None,

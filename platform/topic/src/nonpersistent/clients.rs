@@ -61,7 +61,7 @@ impl NonPersistentTopic {
         if state.is_closed {
             return Err(closed());
         }
-        if state.limits.encryption_required && !encrypted {
+        if state.limits.encryption_required && !encrypted && applicant.link.is_none() {
             let message = format!("Encryption is required in {}", self.name);
             return Err(refuse(TopicErrorKind::Metadata, message));
         }
@@ -265,6 +265,7 @@ impl State {
     /// Everybody goes.
     pub(super) fn close(&mut self, now_ms: u64) {
         self.is_closed = true;
+        self.taps.clear();
         self.producers.close_all();
         self.run_producers(None, now_ms);
         self.subscriptions.values_mut().for_each(Subscription::close_consumers);

@@ -7,7 +7,8 @@
 //! - N2, N3: see [`Fanout`].
 //! - N4 nothing is queued: what a consumer without permits or with a full connection misses is counted and gone, so a
 //!   topic's memory is bounded by its clients.
-//! - N5 one short lock; under it clients are only told (they never call back), and nothing waits.
+//! - N5 a copy for other regions is made of what tenants publish, never of what a link brought.
+//! - N6 one short lock; under it clients are only told (they never call back), and nothing waits.
 //!
 //! Failure: calls that need something stored answer `NotAllowed`.
 //! Must never know: logs, cursors.
@@ -18,14 +19,15 @@ mod subscription;
 mod throttling;
 
 use crate::api::{
-    AckRequest, BoxFuture, ClientSink, ConsumerKey, ConsumerStats, Delivery, LastMessage, ProducerKey, ProducerReady,
-    ProducerRequest, Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicErrorKind, TopicHandle,
-    TopicLimits, TopicStats,
+    AckRequest, BoxFuture, ClientSink, ConsumerKey, ConsumerStats, Delivery, LastMessage, LiveTap, ProducerKey,
+    ProducerReady, ProducerRequest, Publish, SeekTo, SubscribeRequest, SubscriptionStats, TopicError, TopicErrorKind,
+    TopicHandle, TopicLimits, TopicStats,
 };
 use crate::clock::Clock;
 use crate::figures::{Client, ProducerRates};
 use crate::producers::{ProducerEffect, Producers, PublishGate, Send};
 use crate::rates::{BrokerLimits, LimitsAbove, Rate, SubscribeRates};
+use bytes::Bytes;
 use meridian_managed_ledger::{Appended, LogEntry};
 use meridian_types::{Position, TopicName};
 use meridian_wire::key::{NO_KEY, key_hash, sticky_hash};
@@ -72,6 +74,8 @@ struct State {
     gate_timer_runs: bool,
     subscribe_rates: SubscribeRates,
     subscriptions: BTreeMap<String, Subscription>,
+    /// Links of other regions, by region.
+    taps: BTreeMap<String, Arc<dyn LiveTap>>,
     totals: Totals,
     limits: TopicLimits,
     is_closed: bool,
@@ -108,6 +112,7 @@ impl NonPersistentTopic {
             gate_timer_runs: false,
             subscribe_rates: SubscribeRates::default(),
             subscriptions: BTreeMap::new(),
+            taps: BTreeMap::new(),
             totals: Totals::default(),
             limits,
             is_closed: false,
@@ -124,10 +129,12 @@ impl NonPersistentTopic {
         })
     }
 
-    /// What a send is refused for. Metadata is read only if a rule needs it.
-    fn checked(publish: Publish, limits: &TopicLimits) -> Send {
+    /// What a send is refused for. Metadata is read only if a rule needs it. Whether a copy is encrypted was asked where it
+    /// was sent.
+    fn checked(publish: Publish, limits: &TopicLimits, is_copy: bool) -> Send {
         let too_large = limits.max_message_bytes != 0 && publish.payload.len() > limits.max_message_bytes as usize;
         let is_open = limits.encryption_required
+            && !is_copy
             && !publish.marker
             && summarize(&publish.payload).is_ok_and(|summary| !summary.is_encrypted());
         let refusal = if too_large {
@@ -200,6 +207,16 @@ impl State {
         }
     }
 
+    /// N5.
+    fn copy_out(&self, producer: ProducerKey, entries: &[Delivery], messages: &[u32]) {
+        if self.taps.is_empty() || entries.is_empty() || self.producers.link(producer).is_some() {
+            return;
+        }
+        let run: Vec<(Bytes, u32)> =
+            entries.iter().zip(messages).map(|(entry, messages)| (entry.payload.clone(), *messages)).collect();
+        self.taps.values().for_each(|tap| tap.offer(&run));
+    }
+
     fn publish(&mut self, producer: ProducerKey, sends: Vec<Send>, now_us: u64, now_ms: u64) {
         let appends = self.producers.publish(producer, sends, now_us, now_ms);
         let mut index = self.totals.messages_in;
@@ -223,6 +240,7 @@ impl State {
             });
         }
         self.totals.messages_in = index;
+        self.copy_out(producer, &entries, &messages);
         self.fan_out(&entries, &messages, now_ms);
         self.producers.confirmed(&confirmed, now_us);
         self.last_activity_ms = now_ms;
@@ -242,7 +260,8 @@ impl TopicHandle for NonPersistentTopic {
     fn publish(&self, producer: ProducerKey, batch: Vec<Publish>) {
         let (now_us, now_ms) = (self.clock.monotonic_us(), self.clock.now_ms());
         let mut state = self.state.lock();
-        let sends = batch.into_iter().map(|publish| Self::checked(publish, &state.limits)).collect();
+        let is_copy = state.producers.link(producer).is_some();
+        let sends = batch.into_iter().map(|publish| Self::checked(publish, &state.limits, is_copy)).collect();
         let sends = self.through_gate(&mut state, producer, sends, now_ms);
         state.publish(producer, sends, now_us, now_ms);
     }
@@ -316,6 +335,20 @@ impl TopicHandle for NonPersistentTopic {
     fn set_limits_above(&self, above: LimitsAbove) {
         *self.above.write() = above;
         self.release_held(&mut self.state.lock());
+    }
+
+    fn set_tap(&self, region: &str, tap: Option<Arc<dyn LiveTap>>) {
+        let mut state = self.state.lock();
+        match tap {
+            Some(tap) if !state.is_closed => drop(state.taps.insert(region.to_owned(), tap)),
+            _ => drop(state.taps.remove(region)),
+        }
+    }
+
+    fn close_links(&self) {
+        let mut state = self.state.lock();
+        state.producers.close_links();
+        state.run_producers(None, self.clock.now_ms());
     }
 
     fn tick(&self, now_ms: u64) {

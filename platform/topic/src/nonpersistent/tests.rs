@@ -227,6 +227,46 @@ async fn what_nobody_can_take_is_dropped_and_still_received() {
     assert_eq!(stats.subscriptions[0].backlog_entries, 0);
 }
 
+#[derive(Default)]
+struct Copies(Mutex<Vec<String>>);
+
+impl LiveTap for Copies {
+    fn offer(&self, run: &[(Bytes, u32)]) {
+        let body = |(payload, messages): &(Bytes, u32)| {
+            let body = meridian_wire::payload::split(payload).unwrap().payload;
+            format!("{}x{messages}", String::from_utf8_lossy(body))
+        };
+        self.0.lock().push(run.iter().map(body).collect::<Vec<_>>().join(" "));
+    }
+}
+
+#[tokio::test]
+async fn what_tenants_publish_is_offered_to_other_regions_and_what_links_bring_is_not() {
+    let (topic, sink, east) = (topic(), Recorder::new(), Arc::new(Copies::default()));
+    topic.set_limits(TopicLimits { encryption_required: true, publish_rate: (2, 0), ..limits() });
+    let request = ProducerRequest { encrypted: true, ..producer(&sink, 7, "p", AccessMode::Shared) };
+    let tenant = topic.add_producer(request).await.unwrap().key;
+    let link =
+        topic.add_producer(producer(&sink, 8, "pulsar.repl.north-->west", AccessMode::Shared)).await.unwrap().key;
+    topic.set_tap("east", Some(east.clone()));
+    topic.set_limits(limits());
+    topic.publish(tenant, vec![send(0, "k"), send(1, "k")]);
+    topic.publish(tenant, vec![Publish { marker: true, ..send(2, "k") }]);
+    topic.set_limits(TopicLimits { encryption_required: true, publish_rate: (1, 0), ..limits() });
+    topic.publish(link, (3..9).map(|id| send(id, "k")).collect());
+    assert_eq!(*east.0.lock(), ["m0x1 m1x1"], "N5, and one call for a run");
+    let told = sink.take();
+    let of_link = told.iter().filter(|line| line.starts_with("receipt 8")).count();
+    assert_eq!(of_link, 6, "neither the rate nor encryption is asked of copies: {told:?}");
+    let stats = topic.stats();
+    assert_eq!((stats.links.len(), stats.links[0].region.as_str(), stats.producers.len()), (1, "north", 1));
+    assert_eq!(stats.links[0].producer.messages_in, 6);
+    topic.set_limits(limits());
+    topic.set_tap("east", None);
+    topic.publish(tenant, vec![send(10, "k")]);
+    assert_eq!(east.0.lock().len(), 1, "taken away");
+}
+
 #[tokio::test]
 async fn every_subscription_gets_it_and_shared_ones_take_turns() {
     let (topic, sink) = (topic(), Recorder::new());

@@ -19,7 +19,8 @@ impl NonPersistentTopic {
         if state.gate.is_open(&shared) {
             return sends;
         }
-        let Some(producer) = state.producers.find(key) else { return sends };
+        // Copies are limited where they are read.
+        let Some(producer) = state.producers.find(key).filter(|producer| producer.link.is_none()) else { return sends };
         let offer = state.gate.offer(key, sends, &shared, now_ms);
         if offer.begins {
             producer.sink.0.publishes_held(producer.producer_id, true);

@@ -127,7 +127,8 @@ impl PersistentTopic {
             self.ensure_subscription(subscription).await?;
         }
         let link = LinkIdentity::of(&request.name, &request.metadata, request.receipts_by_position).map(Arc::new);
-        if link.is_some() {
+        if let Some(link) = &link {
+            self.refuse_own_life(link)?;
             self.ensure_origins().await?;
         }
         let max = limits.max_producers;
@@ -184,6 +185,15 @@ impl PersistentTopic {
                 }
             }
         }
+    }
+
+    /// What was first stored in this life of the topic is here: a link that brings it is mistaken.
+    fn refuse_own_life(&self, link: &LinkIdentity) -> Result<(), TopicError> {
+        if link.source.incarnation != self.log.incarnation() {
+            return Ok(());
+        }
+        let message = format!("The link brings what {} has stored itself", self.name);
+        Err(TopicError::new(TopicErrorKind::NotAllowed, message))
     }
 
     /// A topic that was closed meanwhile keeps nobody.

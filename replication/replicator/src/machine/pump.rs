@@ -117,7 +117,8 @@ impl Machine {
 
     fn send(&mut self, send: Sendable, version: Option<Bytes>, peer: Peer, out: &mut Out) {
         let Some(ready) = self.take_front() else { return };
-        let mark = Stamp { from: &self.config.local, position: ready.position, schema_version: version.as_deref() };
+        let mark =
+            Stamp { from: &self.config.local, position: Some(ready.position), schema_version: version.as_deref() };
         let payload = match stamp(&ready.payload, &mark, &mut self.buffer) {
             Ok(payload) => payload,
             Err(error) => {

@@ -14,6 +14,8 @@ pub enum LinkState {
     Connecting,
     /// Copies, or there is nothing to copy.
     Running,
+    /// Closed for want of messages; the next one opens it.
+    Idle,
     /// Held back by a limit.
     Throttled,
     /// The remote refuses: by what.
@@ -44,6 +46,7 @@ impl LinkState {
             LinkState::Starting => "starting",
             LinkState::Connecting => "connecting",
             LinkState::Running => "running",
+            LinkState::Idle => "idle",
             LinkState::Throttled => "throttled",
             LinkState::Refused(_) => "refused",
             LinkState::SchemaBlocked(_) => "schema-blocked",

@@ -40,6 +40,8 @@ pub struct State {
     pub partitions: u32,
     /// Behave as Pulsar does.
     pub pulsar: bool,
+    /// Topics keep nothing: entries have no source position, receipts the number of the send.
+    pub live: bool,
     /// Refuse the message with this payload once.
     pub refuse_once: Option<&'static str>,
     names: HashMap<(u64, u64), String>,
@@ -188,6 +190,21 @@ impl State {
         out: &mut BytesMut,
     ) {
         assert_eq!(verify_checksum(entry), Ok(true));
+        if self.live {
+            assert_eq!((named, source_position(split(entry).unwrap().metadata)), (None, None));
+            if let Some(text) = self.refuse {
+                return encode_command(&send_error(producer.1, sequence_id, ServerError::PersistenceError, text), out);
+            }
+            self.stored.push((Position::EARLIEST, entry.clone()));
+            let receipt = SendReceipt {
+                producer_id: producer.1,
+                sequence_id,
+                highest_sequence_id: 0,
+                position: Position::new(0, 0),
+                partition: None,
+            };
+            return encode_send_receipt(&receipt, out);
+        }
         let position = source_position(split(entry).unwrap().metadata).expect("a source position");
         assert_eq!(named, Some(position).filter(|_| !self.pulsar), "only Meridian knows what it means");
         let gated = !self.pulsar && self.gates.get(&producer).is_some_and(|refused| position > *refused);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod broker;
+mod live;
 
 use broker::Broker;
 use bytes::{Bytes, BytesMut};

@@ -32,6 +32,8 @@ const CALLS: &[Verb] = &[
     plain("partitioned-terminate", "End all partitions", "POST", "{topic}/terminate/partitions"),
     plain("compact", "Compact a topic", "PUT", "{topic}/compaction"),
     plain("compaction-status", "Whether it is compacted", "GET", "{topic}/compaction"),
+    plain("restore", "Give a region that was built anew its former messages back", "PUT", "{topic}/restore/{region}"),
+    plain("restore-status", "How that goes", "GET", "{topic}/restore/{region}"),
     plain("trim-topic", "Drop what nobody needs", "POST", "{topic}/trim"),
     plain("last-message-id", "Show the last id", "GET", "{topic}/lastMessageId"),
     plain("get-message-id", "Show the first id at a time (ms since 1970)", "GET", "{topic}/messageid/{time}"),

@@ -1,8 +1,10 @@
 """Two Meridian regions for most tests, and a maker of groups for those that break theirs.
 
 GEO_KIND=pulsar runs the same tests against Apache Pulsar (with PULSAR_PEER, see `compare.py`, and `--timeout 0`): it shows
-which of the reported faults it has, and that the tests ask for nothing that only Meridian could know.
+which of the reported faults it has, and that the tests ask for nothing that only Meridian could know. A list of kinds,
+as GEO_KIND=meridian,pulsar, goes round over the regions: a mixed pair.
 """
+import itertools
 import os
 
 import pytest
@@ -15,7 +17,8 @@ KIND = os.environ.get("GEO_KIND", "meridian")
 
 
 def start(folder, *names, **settings):
-    return Group(folder, dict.fromkeys(names, KIND), **{**QUICK, **settings}).start()
+    kinds = itertools.cycle(KIND.split(","))
+    return Group(folder, dict(zip(names, kinds)), **{**QUICK, **settings}).start()
 
 
 def whole(group):
