@@ -41,6 +41,9 @@ impl Machine {
                 self.end(false);
             }
         }
+        if self.flight.is_behind_undecided(at) {
+            return self.undecided(at, position);
+        }
         let duplicate = receipt.position == Position::EARLIEST;
         if duplicate && !marker && !self.proof.believes(position, peer) {
             self.announce(Notice::Unproven { position }, out);
@@ -64,6 +67,12 @@ impl Machine {
         self.window = (self.window + 1).min(self.config.bounds.max_waiting_entries);
         self.progressed();
         self.let_through(out);
+    }
+
+    /// It is sent again, and its answer then counts.
+    fn undecided(&mut self, at: usize, position: Position) {
+        self.proof.unanswered(position);
+        self.flight.settle(at, Progress::Undecided);
     }
 
     /// Something got through: what was said of trouble is over, unless the session is just ending because of it.
@@ -91,9 +100,9 @@ impl Machine {
             self.counters.refused += 1;
             let named = if peer.positions { self.flight.by_sequence(refusal.sequence_id) } else { None };
             if let Some(at) = named.or_else(|| self.flight.first_waiting()) {
-                match self.flight.slot(at) {
-                    Some(slot) if refusal.undecided => self.proof.unanswered(slot.position),
-                    Some(slot) => self.proof.refused(slot.position),
+                match self.flight.slot(at).map(|slot| slot.position) {
+                    Some(position) if refusal.undecided => self.undecided(at, position),
+                    Some(position) => self.proof.refused(position),
                     None => {}
                 }
                 self.flight.settle(at, Progress::Refused);

@@ -3,7 +3,8 @@
 //! Role: matches receipts and refusals to sends. Invariants: F1 positions ascend; F2 what waits for a receipt is counted
 //! exactly, in entries and bytes, and emptying gives all of it back; F3 an entry leaves only from the front and only when
 //! it is through, so what has left is a prefix of the log; F4 an entry that is passed over by rule is through for the
-//! cursor only when everything before it is, so a hole below an acknowledged entry always means a refused one.
+//! cursor only when everything before it is, and one behind an undecided one is not through, so a hole below an
+//! acknowledged entry always means a refused one.
 //! Must never know: why an entry is sent, time.
 
 use super::words::{Hold, Receipt};
@@ -20,6 +21,8 @@ pub enum Progress {
     Stored,
     /// The remote refused it.
     Refused,
+    /// The remote could not tell, of this entry or of one before it.
+    Undecided,
     /// Not to be sent.
     Skipped,
 }
@@ -157,6 +160,11 @@ impl Flight {
             .collect();
         passed.iter().for_each(|&before| self.settle(before, Progress::Refused));
         passed.into_iter().map(|before| self.slots[before].position).collect()
+    }
+
+    /// Whether an entry before this one is undecided: what is said of this one has to be said again (F4).
+    pub fn is_behind_undecided(&self, at: usize) -> bool {
+        self.slots.iter().take(at).any(|slot| slot.progress == Progress::Undecided)
     }
 
     /// The next one that is through (F3).

@@ -97,6 +97,16 @@ proptest! {
     }
 }
 
+/// What the peer can't tell yet is not refused: an acknowledgement of what stands behind it must not say so after a crash.
+#[test]
+fn what_pulsar_cant_tell_before_a_crash_is_not_sent_under_another_name() {
+    let faults = Faults { read: 10, crash: 2, latency_ms: 2, ..Faults::default() };
+    let outcome = run(10_651_764_030_789_973_164, Kind::Pulsar, faults, Planted::Nothing);
+    assert!(outcome.done && outcome.world.violations.is_empty());
+    assert_eq!(outcome.world.compare(), (Vec::new(), Vec::new(), true));
+    assert_eq!(outcome.world.machine.view().counters.unproven_duplicates, 0);
+}
+
 #[test]
 fn the_worlds_faults_do_happen() {
     let faults = Faults { refuse: 20, spell_ms: 30, drop: 20, open: 100, read: 50, crash: 2, latency_ms: 20 };
