@@ -378,7 +378,7 @@ settings! {
     ReplicationConnectionsPerBroker: "replicationConnectionsPerBroker", Kind::Count, "16", true, "Connections to each broker of another region.";
     ReplicationProducerQueueSize: "replicationProducerQueueSize", Kind::Count, "1000", true, "Entries on their way over one link at most.";
     ReplicationProducerQueueBytes: "replicationProducerQueueBytes", Kind::Bytes, "33554432", false, "Bytes on their way over one link at most.";
-    ReplicationReadAheadMB: "replicationReadAheadMB", Kind::Count, "64", false, "What links to one region have read from storage and not copied yet, in MiB at most.";
+    ReplicationReadAheadMB: "replicationReadAheadMB", Kind::Count, "64", false, "What links to one region have read from storage and not copied yet, in MiB at most; as much again for links of non-persistent topics.";
     ReplicationPolicyCheckDurationSeconds: "replicationPolicyCheckDurationSeconds", Kind::Seconds, "600", true, "Compare links with policies every so often, beside each change; 0 = never.";
     ReplicationStallRestartSeconds: "replicationStallRestartSeconds", Kind::Seconds, "30", false, "A link whose sends are not answered for so long is started anew.";
     ReplicationIdleLinkSeconds: "replicationIdleLinkSeconds", Kind::Seconds, "300", false, "A link of a non-persistent topic that had no message for so long closes; the next message opens it.";

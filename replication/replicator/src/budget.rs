@@ -1,7 +1,7 @@
-//! How much of the logs all links to one remote hold in memory because they lag.
+//! How much all links to one remote hold in memory because they lag.
 //!
 //! Invariants: a share is given back when it is dropped, wherever the link is by then; nobody waits for one without end.
-//! Must never know: what is read.
+//! Must never know: what is held.
 
 use crate::machine::words::Hold;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const UNIT_BYTES: u64 = 1024;
 /// How long a link waits for its share.
 const WAIT_MS: u64 = 1000;
 
-/// Bytes that links to one remote may have read from storage and not yet through.
+/// Bytes that links to one remote may have taken up and not yet through.
 #[derive(Debug)]
 pub struct ReadBudget {
     shares: Arc<Semaphore>,
@@ -39,6 +39,13 @@ impl ReadBudget {
         let share = self.shares.clone().acquire_many_owned(units);
         let share = tokio::time::timeout(self.wait, share).await.ok()?.ok()?;
         Some(Share(share))
+    }
+
+    /// The same without waiting.
+    pub fn try_take(&self, bytes: u64) -> Option<Hold> {
+        let units = units_of(bytes).clamp(1, self.units as usize) as u32;
+        let share = self.shares.clone().try_acquire_many_owned(units).ok()?;
+        Some(Arc::new(share))
     }
 }
 
@@ -81,5 +88,9 @@ mod tests {
         assert_eq!(budget.free_bytes(), 7 * UNIT_BYTES);
         drop(kept);
         assert_eq!(budget.free_bytes(), 10 * UNIT_BYTES);
+        let part = budget.try_take(9000).expect("a part");
+        assert!(budget.try_take(2000).is_none(), "not at once");
+        drop(part);
+        assert!(budget.try_take(1 << 40).is_some(), "everything");
     }
 }

@@ -41,6 +41,8 @@ struct Region {
     cluster: Arc<ClusterData>,
     pool: PeerPool,
     budget: Arc<ReadBudget>,
+    /// Of links of topics that keep nothing: they must not starve those that have to catch up.
+    live_budget: Arc<ReadBudget>,
 }
 
 /// See the module.
@@ -126,6 +128,7 @@ impl RegionLinker {
             cluster: cluster.clone(),
             pool: PeerPool::new(peer_of(name, cluster, &self.config)?),
             budget: Arc::new(ReadBudget::new(self.config.read_ahead_bytes)),
+            live_budget: Arc::new(ReadBudget::new(self.config.read_ahead_bytes)),
         });
         // Links over the earlier one are started anew and leave it.
         regions.insert(name.to_owned(), region.clone());
@@ -183,6 +186,7 @@ impl RegionLinker {
             target: self.target(request, &region, Incarnation(0)),
             schemas: self.schemas_of(&request.topic),
             bounds: self.bounds(),
+            budget: region.live_budget.clone(),
             idle_ms: self.config.idle_link_ms,
             limits: limits_of(&request.policies),
             shared: self.shared_limit(request),

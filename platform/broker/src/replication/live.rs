@@ -9,7 +9,7 @@ use super::linker::{limits_of, shown};
 use super::{Drops, Link, ReplicationFigures};
 use bytes::Bytes;
 use meridian_policy::EffectivePolicies;
-use meridian_replicator::{LinkState, LiveEntry, LiveQueue, LiveReplicator};
+use meridian_replicator::{LinkState, LiveQueue, LiveReplicator};
 use meridian_topic::TopicHandle;
 use meridian_topic::api::{BoxFuture, LiveTap};
 use std::sync::Arc;
@@ -18,8 +18,7 @@ struct Tap(Arc<LiveQueue>);
 
 impl LiveTap for Tap {
     fn offer(&self, run: &[(Bytes, u32)]) {
-        let entry = |(payload, messages): &(Bytes, u32)| LiveEntry { messages: *messages, payload: payload.clone() };
-        self.0.offer(run.iter().map(entry));
+        self.0.offer(run);
     }
 }
 

@@ -34,6 +34,9 @@ const WINDOW: usize = 1000;
 /// Entries and bytes of one read.
 const READ_ENTRIES: u32 = 500;
 const READ_BYTES: u64 = 2 << 20;
+/// Entries and bytes of one send (or one larger entry).
+const SEND_ENTRIES: usize = 100;
+const SEND_BYTES: usize = 1 << 20;
 /// How long the region may take for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
@@ -93,12 +96,13 @@ impl Replication {
     ///
     /// # Errors
     /// [`BrokerError::TopicNotFound`] without a link, a topic error of kind Busy while a pass runs, or
-    /// [`BrokerError::NotAllowed`] while nobody knows which life of the topic the region has.
+    /// [`BrokerError::NotAllowed`] while it is not known which life of the topic the region has.
     pub fn restore(&self, topic: &TopicName, remote: &str) -> Result<(), BrokerError> {
         let links = self.links_to(topic, remote)?;
         let cluster = match links.links.read().get(remote) {
-            Some(Hosted { link: Ok(_), cluster: Some(cluster) }) => cluster.clone(),
-            _ => return Err(BrokerError::NotAllowed(format!("the link of {topic} to {remote} does not run"))),
+            // The life that is known may be a former one until the region is heard.
+            Some(Hosted { link: Ok(link), cluster: Some(cluster) }) if link.figures().connected => cluster.clone(),
+            _ => return Err(BrokerError::NotAllowed(format!("the link of {topic} to {remote} is not connected"))),
         };
         let log = links.feed.log().cloned().ok_or_else(|| BrokerError::NotAllowed(format!("{topic} keeps nothing")))?;
         let life = log.cursor(&cursor_name(remote)).and_then(|cursor| known_life(&cursor)).ok_or_else(|| {
@@ -232,17 +236,30 @@ impl Stream {
     }
 
     async fn send(&mut self, request: &RestoreRequest, sender: &Sender, run: &[&LogEntry]) -> Result<(), String> {
+        let (mut ready, mut bytes) = (Vec::new(), 0);
         for entry in run {
-            self.settle(request, WINDOW - 1).await?;
             let outgoing = self.outgoing(request, sender, entry).await?;
-            let bytes = outgoing.entry.len();
-            // Room for its bytes comes with the answers to others.
-            while self.unanswered > 0 && self.producer.room().bytes < bytes {
-                self.settle(request, self.unanswered - 1).await?;
+            if ready.len() == SEND_ENTRIES || (bytes > 0 && bytes + outgoing.entry.len() > SEND_BYTES) {
+                self.push(request, std::mem::take(&mut ready), bytes).await?;
+                bytes = 0;
             }
-            self.producer.send(vec![outgoing]).await.map_err(|error| error.to_string())?;
-            self.unanswered += 1;
+            bytes += outgoing.entry.len();
+            ready.push(outgoing);
         }
+        self.push(request, ready, bytes).await
+    }
+
+    /// Sends at once what fits into the window as a whole.
+    async fn push(&mut self, request: &RestoreRequest, ready: Vec<OutgoingEntry>, bytes: usize) -> Result<(), String> {
+        let count = ready.len();
+        self.settle(request, WINDOW.saturating_sub(count)).await?;
+        // Room for its bytes comes with the answers to others.
+        while self.unanswered > 0 && self.producer.room().bytes < bytes {
+            self.settle(request, self.unanswered - 1).await?;
+        }
+        let sent = tokio::time::timeout(ANSWER_LIMIT, self.producer.send(ready)).await;
+        sent.map_err(|_| late())?.map_err(|error| error.to_string())?;
+        self.unanswered += count;
         Ok(())
     }
 

@@ -667,6 +667,11 @@ def test_a_region_that_is_built_anew_gets_its_own_messages_back_by_order_and_onc
     receive(here, 40)
     east.close()
     pair.east.kill()
+    path = f"{path_of(topic)}/restore/east"
+    # Which life of the topic it has is known again when it is heard.
+    wait_until(lambda: not connected(pair.west, topic, "east"), 30, "the loss is known")
+    refused = admin(pair.west, "PUT", path, expect=(409,)).json()["reason"]
+    assert "is not connected" in refused and "east" in refused
     shutil.rmtree(pair.east.folder / "data")
     pair.east.start()
     pair.east.put("clusters/west", {"serviceUrl": pair.west.web, "brokerServiceUrl": pair.west.url})
@@ -679,11 +684,10 @@ def test_a_region_that_is_built_anew_gets_its_own_messages_back_by_order_and_onc
     wait_until(lambda: copied(pair.west, topic, "east") and copied(pair.east, topic, "west"), 60, "the copy")
     assert sorted(texts(receive(fresh, 22))) == sorted(["new", *(f"w{i}" for i in range(21))]), "nothing comes back by itself"
     assert sorted(texts(receive(here, 2))) == ["new", "w20"]
-    path = f"{path_of(topic)}/restore/east"
     assert admin(pair.west, "GET", path).json()["status"] == "NOT_RUN"
 
     def restore():
-        admin(pair.west, "PUT", path)
+        wait_until(lambda: admin(pair.west, "PUT", path, expect=(200, 204, 409)).status_code != 409, 30, "its beginning")
         done = lambda: admin(pair.west, "GET", path).json()
         wait_until(lambda: done()["status"] != "RUNNING", 30, "its end")
         return done()
@@ -702,7 +706,7 @@ def test_a_region_that_is_built_anew_gets_its_own_messages_back_by_order_and_onc
     east.close()
     pair.east.stop()
     pair.east.start()
-    wait_until(lambda: copied(pair.west, topic, "east"), 40, "the link")
+    wait_until(lambda: copied(pair.west, topic, "east") and connected(pair.west, topic, "east"), 40, "the link")
     # One that meets the connection of before the restart ends with an error, and is begun again.
     third = wait_until(lambda: next((one for one in [restore()] if one["status"] == "SUCCESS"), None), 30, "a pass to its end")
     assert (third["returned"], third["alreadyThere"]) == (0, first["returned"])

@@ -19,7 +19,7 @@ use crate::machine::classify::{Sendable, Skip, Verdict, classify};
 use crate::machine::limit::{Backoff, Throttle};
 use crate::machine::schemas::{Known, Schemas};
 use crate::machine::state::LinkState;
-use crate::machine::words::{Now, OpenFailure, Outgoing, Peer};
+use crate::machine::words::{Hold, Now, OpenFailure, Outgoing, Peer};
 use bytes::{Bytes, BytesMut};
 use meridian_managed_ledger::LogEntry;
 use meridian_types::{Incarnation, Position, RegionId};
@@ -82,8 +82,8 @@ pub struct LiveMachine {
     idle_ms: u64,
     /// Taken and not sent.
     held: VecDeque<LiveEntry>,
-    /// Messages and bytes of each send without an answer.
-    flight: VecDeque<(u32, u64)>,
+    /// Messages and bytes of each send without an answer, and what it holds until then.
+    flight: VecDeque<(u32, u64, Option<Hold>)>,
     flight_bytes: u64,
     /// Of the last answer, or of the send that nothing was under way before.
     progress_ms: u64,
@@ -272,7 +272,7 @@ impl LiveMachine {
     fn answered(&mut self, answers: Vec<Result<(), String>>) {
         self.progress_ms = self.now.ms;
         for answer in answers {
-            let (messages, bytes) = self.flight.pop_front().unwrap_or_default();
+            let (messages, bytes, _hold) = self.flight.pop_front().unwrap_or_default();
             self.flight_bytes -= bytes;
             match answer {
                 Ok(()) => {
@@ -290,7 +290,7 @@ impl LiveMachine {
 
     /// What was sent and not answered may be there or not: it counts as dropped (V1).
     fn give_up_flight(&mut self) {
-        self.counters.dropped_messages += self.flight.iter().map(|(messages, _)| u64::from(*messages)).sum::<u64>();
+        self.counters.dropped_messages += self.flight.iter().map(|(messages, ..)| u64::from(*messages)).sum::<u64>();
         self.flight.clear();
         self.flight_bytes = 0;
         self.throttled_until_ms = None;
@@ -470,7 +470,7 @@ impl LiveMachine {
         }
         let bytes = whole.len() as u64;
         self.counters.bytes_sent += bytes;
-        self.flight.push_back((entry.messages, bytes));
+        self.flight.push_back((entry.messages, bytes, entry.hold.clone()));
         self.flight_bytes += bytes;
         sends.push(Outgoing {
             position: NOWHERE,

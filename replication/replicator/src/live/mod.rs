@@ -12,6 +12,7 @@ pub mod queue;
 mod tests;
 pub mod words;
 
+use crate::budget::ReadBudget;
 use crate::machine::limit::{LinkLimits, SharedLimit};
 use crate::machine::state::LinkState;
 use crate::machine::words::{Now, OpenFailure};
@@ -52,6 +53,8 @@ pub struct LiveParts {
     pub schemas: Arc<dyn LocalSchemas>,
     /// Bounds; those of what waits for receipts are also those of the queue.
     pub bounds: Bounds,
+    /// What all links to the remote may hold.
+    pub budget: Arc<ReadBudget>,
     /// It closes after so long without messages.
     pub idle_ms: u64,
     /// Limits at first.
@@ -121,7 +124,8 @@ impl LiveReplicator {
             limits: parts.limits,
             shared: parts.shared.clone(),
         };
-        let queue = LiveQueue::new(parts.bounds.max_waiting_entries, parts.bounds.max_waiting_bytes);
+        let queue =
+            LiveQueue::new(parts.bounds.max_waiting_entries, parts.bounds.max_waiting_bytes, parts.budget.clone());
         let shared = Arc::new(Shared {
             machine: Mutex::new(LiveMachine::new(config, parts.idle_ms, now_ms)),
             queue: Arc::new(queue),

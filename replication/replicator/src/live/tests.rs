@@ -20,7 +20,7 @@ struct Script {
 }
 
 fn entry(written: Written) -> LiveEntry {
-    LiveEntry { messages: 1, payload: written.at(1, 0).payload }
+    LiveEntry { messages: 1, payload: written.at(1, 0).payload, hold: None }
 }
 
 fn plain(count: usize) -> Vec<LiveEntry> {

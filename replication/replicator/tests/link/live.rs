@@ -5,7 +5,7 @@ use super::{OneSchema, eventually, now_ms, numbers, quick};
 use bytes::{Bytes, BytesMut};
 use meridian_client::backoff::BackoffLimits;
 use meridian_client::{Peer, PeerPool};
-use meridian_replicator::{Bounds, LinkLimits, LiveEntry, LiveParts, LiveQueue, LiveReplicator, PulsarRemote};
+use meridian_replicator::{Bounds, LinkLimits, LiveParts, LiveQueue, LiveReplicator, PulsarRemote, ReadBudget};
 use meridian_types::{Incarnation, TopicName};
 use meridian_wire::metadata::MetadataSummary;
 use meridian_wire::payload::{encode, split};
@@ -37,6 +37,7 @@ fn link(url: &str, bounds: Bounds) -> Arc<LiveReplicator> {
         target: Arc::new(target),
         schemas: Arc::new(OneSchema),
         bounds,
+        budget: Arc::new(ReadBudget::new(1 << 20)),
         idle_ms: 300_000,
         limits: LinkLimits::default(),
         shared: None,
@@ -44,16 +45,16 @@ fn link(url: &str, bounds: Bounds) -> Arc<LiveReplicator> {
     })
 }
 
-fn entry(number: u64, change: impl Fn(&mut MessageMetadata)) -> LiveEntry {
+fn entry(number: u64, change: impl Fn(&mut MessageMetadata)) -> (Bytes, u32) {
     let mut metadata = MessageMetadata { producer_name: "p".into(), sequence_id: number, ..Default::default() };
     change(&mut metadata);
     let mut payload = BytesMut::new();
     encode(&metadata, number.to_string().as_bytes(), &mut payload);
-    LiveEntry { messages: 1, payload: payload.freeze() }
+    (payload.freeze(), 1)
 }
 
 fn publish(queue: &LiveQueue, numbers: Range<u64>) {
-    queue.offer(numbers.map(|number| entry(number, |_| {})));
+    queue.offer(&numbers.map(|number| entry(number, |_| {})).collect::<Vec<_>>());
 }
 
 async fn broker() -> Broker {
@@ -90,8 +91,9 @@ async fn what_a_remote_that_is_away_misses_is_counted_and_what_was_not_for_it_is
     let queue = link.queue();
     eventually("its absence is known", || link.stats().state.word() == "disconnected").await;
     publish(&queue, 0..7);
-    queue.offer((7..9).map(|number| entry(number, |metadata| metadata.replicate_to = vec!["north".into()])));
-    queue.offer((9..11).map(|number| entry(number, |metadata| metadata.replicated_from = Some("east".into()))));
+    let (elsewhere, from_there) = (vec!["north".to_owned()], Some("east".to_owned()));
+    queue.offer(&[entry(7, |metadata| metadata.replicate_to = elsewhere.clone())]);
+    queue.offer(&[entry(8, |metadata| metadata.replicated_from = from_there.clone())]);
     eventually("they are gone", || link.stats().queued_entries == 0).await;
     eventually("they are counted", || link.stats().counters.dropped_messages == 7).await;
     assert_eq!(link.stats().counters.messages, 0);
@@ -153,7 +155,7 @@ async fn a_schema_goes_before_its_messages() {
     let east = broker().await;
     let link = link(&east.url, quick());
     let with_schema = |metadata: &mut MessageMetadata| metadata.schema_version = Some(Bytes::from_static(&[1]));
-    link.queue().offer((0..2).map(|number| entry(number, with_schema)));
+    link.queue().offer(&[entry(0, with_schema), entry(1, with_schema)]);
     eventually("they arrive", || east.texts().len() == 2).await;
     let state = east.state.lock();
     let summary = MetadataSummary::decode(split(&state.stored[1].1).unwrap().metadata).unwrap();
