@@ -142,7 +142,8 @@ async fn manage(State(state): Given, call: Call) -> Answer {
 async fn cost(State(state): Given, call: Call) -> Answer {
     let (failover, namespace) = asked(&state, &call)?;
     let to = given("to", call.query("to").unwrap_or_default())?.to_owned();
-    Ok(Reply::json(&failover.cost(&namespace, &to).await?))
+    // A figure that is not known is `null`, not left out.
+    Ok(Reply::json_whole(&failover.cost(&namespace, &to).await?))
 }
 
 async fn switch(State(state): Given, call: Call) -> Answer {
@@ -162,7 +163,7 @@ async fn force(State(state): Given, call: Call) -> Answer {
 
 async fn settlement(State(state): Given, call: Call) -> Answer {
     let (failover, namespace) = asked(&state, &call)?;
-    Ok(Reply::json(&failover.settlement(&namespace).await?))
+    Ok(Reply::json_whole(&failover.settlement(&namespace).await?))
 }
 
 fn tail(tail: &Tail) -> Value {

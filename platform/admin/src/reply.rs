@@ -38,9 +38,10 @@ impl Reply {
     }
 
     /// 200 with JSON in which `null` means something.
-    pub fn json_whole(value: &Value) -> Self {
+    pub fn json_whole(value: &impl Serialize) -> Self {
+        let body = serde_json::to_value(value).unwrap_or_default().to_string();
         let content_type = Some("application/json");
-        Self { status: StatusCode::OK, content_type, headers: HeaderMap::new(), body: value.to_string().into() }
+        Self { status: StatusCode::OK, content_type, headers: HeaderMap::new(), body: body.into() }
     }
 
     /// The same with a header.

@@ -20,7 +20,7 @@ pub mod returning;
 pub mod service;
 pub mod switch;
 
-pub use cost::{CostReport, SubscriptionCost, TopicCost};
+pub use cost::{CostReport, Costs, SubscriptionCost, TopicCost};
 pub use error::FailoverError;
 pub use record::{ActiveRecord, Epoch, LinkRule, NamespaceState, Phase, PublishRule};
 pub use service::{FailoverCall, FailoverReply, FailoverService, Host, PeerCalls};

@@ -4,7 +4,8 @@ use meridian_failover::record::PublishRule;
 use meridian_failover::returning::Tail;
 use meridian_failover::service::Settings;
 use meridian_failover::{
-    ActiveRecord, FailoverCall, FailoverError, FailoverReply, FailoverService, Host, LinkRule, PeerCalls, TopicCost,
+    ActiveRecord, Costs, FailoverCall, FailoverError, FailoverReply, FailoverService, Host, LinkRule, PeerCalls,
+    TopicCost,
 };
 use meridian_metadata::{BoxFuture, MemoryStore, SharedStore};
 use meridian_types::{EntryId, LedgerId, NamespaceName, Position, TopicName};
@@ -74,13 +75,16 @@ struct Counting {
     rule_changes: Mutex<u32>,
     moved_to: Mutex<Vec<String>>,
     undelivered: Mutex<u64>,
+    silent: Mutex<Vec<String>>,
+    /// Whether this copy of the policies names the regions yet.
+    unheard: Mutex<bool>,
     cuts: Mutex<u32>,
     released: Mutex<u32>,
 }
 
 impl Host for Counting {
     fn regions_of(&self, _: &NamespaceName) -> Vec<String> {
-        self.regions.clone()
+        if *self.unheard.lock() { Vec::new() } else { self.regions.clone() }
     }
 
     fn rule_changed<'a>(&'a self, _: &'a NamespaceName) -> BoxFuture<'a, ()> {
@@ -104,11 +108,12 @@ impl Host for Counting {
         Box::pin(async {})
     }
 
-    fn cost<'a>(&'a self, _: &'a NamespaceName, _: &'a str) -> BoxFuture<'a, Vec<TopicCost>> {
-        let missing = *self.undelivered.lock();
+    fn cost<'a>(&'a self, _: &'a NamespaceName, _: &'a str) -> BoxFuture<'a, Costs> {
+        let missing = Some(*self.undelivered.lock());
+        let silent = self.silent.lock().clone();
         let cost =
             TopicCost { topic: topic().to_string(), missing, link: "running".to_owned(), subscriptions: Vec::new() };
-        Box::pin(async move { vec![cost] })
+        Box::pin(async move { Costs { topics: vec![cost], silent } })
     }
 
     fn cut_tails<'a>(
@@ -316,6 +321,30 @@ async fn what_does_not_drain_is_not_switched() {
     assert_eq!(same, FailoverError::AlreadyActive("west".to_owned()));
 }
 
+/// A part that is not known makes the sum unknown, whoever is asked.
+#[tokio::test]
+async fn what_nobody_says_is_not_nothing() {
+    let world = World::new(&["west", "east"]);
+    let regions = world.regions().await;
+    let (west, east) = (&regions[0], &regions[1]);
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
+    until("east knows", || east.sends_to(&world, "west")).await;
+    *west.host.silent.lock() = vec!["broker b2 does not answer: cut".to_owned()];
+    for asked in &regions {
+        let report = asked.service.cost(&world.namespace, "east").await.expect("as the test made it");
+        assert!(report.missing.is_none() && report.again.is_none() && !report.exact, "{report:?}");
+        assert_eq!(report.unknown, ["broker b2 does not answer: cut"]);
+    }
+    world.net.isolate("west", &["east"]);
+    let north = world.region("east", Arc::new(MemoryStore::new())).await;
+    let nobody = north.service.cost(&world.namespace, "east").await.unwrap_err();
+    assert!(matches!(nobody, FailoverError::NotManaged(_)), "{nobody}");
+    let restarted = world.region("east", east.store.clone()).await;
+    let report = restarted.service.cost(&world.namespace, "east").await.expect("as the test made it");
+    assert!(report.missing.is_none() && report.again.is_none() && report.taken_ms.is_none(), "{report:?}");
+    assert!(report.unknown[0].contains("west") && report.unknown[0].contains("nothing was ever heard"), "{report:?}");
+}
+
 #[tokio::test]
 async fn a_forced_switch_deposes_the_old_region_and_keeps_its_tail() {
     let world = World::new(&["west", "east", "north"]);
@@ -328,14 +357,14 @@ async fn a_forced_switch_deposes_the_old_region_and_keeps_its_tail() {
     })
     .await;
     let mut report = east.service.cost(&world.namespace, "east").await.expect("as the test made it");
-    assert!(report.exact && report.missing == 4, "{report:?}");
+    assert!(report.exact && report.missing == Some(4), "{report:?}");
     // One beat at least, so that east has figures of its own when west is away.
     tokio::time::sleep(Duration::from_millis(300)).await;
 
     world.net.isolate("west", &["east", "north"]);
     report = east.service.cost(&world.namespace, "east").await.expect("as the test made it");
     assert!(
-        !report.exact && report.missing == 4 && report.blockers.iter().any(|why| why.contains("west")),
+        !report.exact && report.missing == Some(4) && report.blockers.iter().any(|why| why.contains("west")),
         "{report:?}"
     );
     let planned = east.service.switch(&world.namespace, "east").await.unwrap_err();
@@ -352,7 +381,7 @@ async fn a_forced_switch_deposes_the_old_region_and_keeps_its_tail() {
     until("west is deposed", || west.sends_to(&world, "east")).await;
     until("its tail is set aside", || west.service.link_epoch(&world.namespace) == Ok(Some(record.epoch))).await;
     let settlement = east.service.settlement(&world.namespace).await.expect("as the test made it");
-    assert!(settlement.settled && settlement.missing == 4 && settlement.dealt_with == 0, "{settlement:?}");
+    assert!(settlement.settled && settlement.missing == Some(4) && settlement.dealt_with == 0, "{settlement:?}");
     assert_eq!(settlement.expected_missing, Some(4));
     assert_eq!(settlement.open, [topic().to_string()]);
 

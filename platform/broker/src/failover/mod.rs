@@ -17,7 +17,7 @@ use crate::colleagues::{Ask, Held, Said, WITHIN_LIMIT, position, text_of};
 use crate::replication::Epochs;
 use crate::service::{BrokerService, ListDomain};
 use meridian_failover::{
-    ActiveRecord, Epoch, FailoverError, FailoverService, Host, LinkRule, Phase, PublishRule, SubscriptionCost,
+    ActiveRecord, Costs, Epoch, FailoverError, FailoverService, Host, LinkRule, Phase, PublishRule, SubscriptionCost,
     TopicCost, returning::Tail,
 };
 use meridian_metadata::BoxFuture;
@@ -31,6 +31,9 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 /// How long another broker may take to set a tail aside, or to publish one.
 const TAIL_LIMIT: Duration = Duration::from_secs(300);
+
+/// Said of a topic without a link to the target.
+const NO_LINK: &str = "no link";
 
 /// Acknowledgements on their way to other regions.
 pub trait AckFigures: Send + Sync {
@@ -88,8 +91,9 @@ impl TopicsHost {
     fn topic_cost(service: &BrokerService, acks: &dyn AckFigures, topic: &TopicName, target: &str) -> TopicCost {
         let figures = service.replication().figures(topic).into_iter().find(|link| link.remote == target);
         let (missing, link) = match figures {
-            Some(figures) => (figures.backlog, figures.state),
-            None => (0, "no link".to_owned()),
+            Some(figures) => (Some(figures.backlog), figures.state),
+            // Nobody counts what a region lacks that no link leads to.
+            None => (None, NO_LINK.to_owned()),
         };
         TopicCost { topic: topic.to_string(), missing, link, subscriptions: acks.against(topic, target) }
     }
@@ -134,11 +138,14 @@ impl TopicsHost {
             }
         }
         let costs = self.cost_here(namespace, target);
-        if let Some(topic) = costs.iter().find(|topic| topic.link == "no link") {
-            return Err(FailoverError::Host(format!("topic {} has no link to {target}", topic.topic)));
-        }
+        let missing = costs.iter().map(|topic| {
+            topic
+                .missing
+                .ok_or_else(|| FailoverError::Host(format!("topic {} has {} to {target}", topic.topic, topic.link)))
+        });
+        let missing = missing.sum::<Result<u64, FailoverError>>()?;
         let acks = costs.iter().flat_map(|topic| &topic.subscriptions).filter(|one| one.replicated);
-        Ok((costs.iter().map(|topic| topic.missing).sum(), acks.map(|one| one.again).sum()))
+        Ok((missing, acks.map(|one| one.again).sum()))
     }
 
     /// Figures of topics of this broker.
@@ -250,21 +257,17 @@ impl Host for TopicsHost {
         self.rule_changed(namespace)
     }
 
-    fn cost<'a>(&'a self, namespace: &'a NamespaceName, target: &'a str) -> BoxFuture<'a, Vec<TopicCost>> {
+    fn cost<'a>(&'a self, namespace: &'a NamespaceName, target: &'a str) -> BoxFuture<'a, Costs> {
         Box::pin(async move {
-            let mut costs = self.cost_here(namespace, target);
+            let mut costs = Costs { topics: self.cost_here(namespace, target), silent: Vec::new() };
             let Some(service) = self.service.upgrade() else { return costs };
             let ask = Ask::Costs { namespace: namespace.to_string(), target: target.to_owned() };
             for (broker, said) in service.ask_all(&ask, WITHIN_LIMIT).await {
+                // What is not known is not nothing.
                 match said {
-                    Ok(Said::Costs(more)) => costs.extend(more),
-                    // A line that says so: what is not known is not nothing.
-                    other => costs.push(TopicCost {
-                        topic: format!("topics of broker {}", broker.id),
-                        missing: 0,
-                        link: format!("not known: {other:?}"),
-                        subscriptions: Vec::new(),
-                    }),
+                    Ok(Said::Costs(more)) => costs.topics.extend(more),
+                    Ok(_) => costs.silent.push(format!("broker {} does not say what its topics lack", broker.id)),
+                    Err(error) => costs.silent.push(error),
                 }
             }
             costs

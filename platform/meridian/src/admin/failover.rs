@@ -1,6 +1,7 @@
 //! `meridian admin failover`: the cost before, the switch, the account after.
 //!
-//! Failure: a switch of many namespaces goes on after one that was refused and ends with an error that counts them.
+//! Failure: a switch of many namespaces goes on after one that was refused and ends with an error that counts them and
+//! names those that were switched; with an error nothing else is printed, but for a plan that names what stands in its way.
 //! Must never know: how switches are made.
 
 use super::api::Admin;
@@ -158,16 +159,21 @@ async fn chosen(admin: &Admin, which: &Which, to: &str) -> Result<Vec<String>, F
 }
 
 async fn plan(admin: &Admin, which: &Which, to: &str) -> Result<(), Failure> {
-    let mut blocked = 0;
+    let mut reports = Vec::new();
     for namespace in chosen(admin, which, to).await? {
         let report = cost(admin, &namespace, to).await?;
+        reports.push((namespace, report));
+    }
+    let mut blocked = 0;
+    for (namespace, report) in &reports {
+        let (missing, again) = (figure(&report["missing"]), figure(&report["again"]));
         let from = report["from"].as_str().unwrap_or_default();
         say(&format!("{namespace}: from {from} (epoch {}) to {to}", report["epoch"].as_str().unwrap_or_default()));
         say(&format!("  1. hold publishes in {from}, wait until what is in flight is stored"));
-        say(&format!("  2. drain {} messages and {} acknowledgements to {to}", report["missing"], report["again"]));
+        say(&format!("  2. drain {missing} messages and {again} acknowledgements to {to}"));
         say(&format!("  3. hand over: {to} is active, {from} refuses publishes"));
         say(&format!("  4. move clients to {to}"));
-        if report["exact"] != Value::Bool(true) {
+        if report["exact"] != Value::Bool(true) && report["unknown"].as_array().is_none_or(Vec::is_empty) {
             say("  these figures are what was heard last, not what is");
         }
         for blocker in report["blockers"].as_array().into_iter().flatten() {
@@ -178,24 +184,35 @@ async fn plan(admin: &Admin, which: &Which, to: &str) -> Result<(), Failure> {
     if blocked == 0 { Ok(()) } else { Err(format!("{blocked} things stand in the way or are not known").into()) }
 }
 
+/// What is not known is no number.
+fn figure(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "an unknown number of".to_owned(), |number| number.to_string())
+}
+
 async fn switch(admin: &Admin, which: &Which, to: &str, force: bool) -> Result<(), Failure> {
     let names = chosen(admin, which, to).await?;
-    let (mut accounts, mut failures) = (Vec::new(), Vec::new());
+    let (mut accounts, mut switched, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for namespace in &names {
         let answer = match force {
             false => admin.post(&format!("{PATH}/{namespace}/switch"), &json!({ "to": to })).await,
             true => forced(admin, namespace, to).await,
         };
         match answer {
-            Ok(account) => accounts.push(json!({ "namespace": namespace, "account": account })),
-            Err(error) => failures.push(error.to_string()),
+            Ok(account) => {
+                accounts.push(json!({ "namespace": namespace, "account": account }));
+                switched.push(namespace.as_str());
+            }
+            Err(error) => failures.push(format!("{namespace}: {error}")),
         }
     }
-    print(&Value::from(accounts))?;
     if failures.is_empty() {
-        return Ok(());
+        return print(&Value::from(accounts));
     }
-    Err(format!("{} of {} namespaces were not switched: {}", failures.len(), names.len(), failures.join("; ")).into())
+    let were = format!("{} of {} namespaces were not switched: {}", failures.len(), names.len(), failures.join("; "));
+    if switched.is_empty() {
+        return Err(were.into());
+    }
+    Err(format!("{were}; switched: {}", switched.join(", ")).into())
 }
 
 /// The region that answers has to be the one that is meant.
@@ -215,4 +232,15 @@ async fn tails(admin: &Admin, command: TailsCommand) -> Result<(), Failure> {
     };
     let body = json!({ "topic": args.topic, "epoch": args.epoch });
     print(&admin.post(&format!("{PATH}/{}/tails/{step}", args.namespace), &body).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_said_in_words() {
+        assert_eq!(figure(&json!(0)), "0");
+        assert_eq!(figure(&Value::Null), "an unknown number of");
+    }
 }

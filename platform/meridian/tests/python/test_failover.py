@@ -55,7 +55,8 @@ class Pair:
         command = [BINARY, "admin", "--url", region.web, "failover", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=90)
         assert (done.returncode == 0) == ok, (arguments, done.stdout, done.stderr)
-        return done.stdout if ok else done.stderr
+        assert ok or arguments[0] == "plan" or not done.stdout, f"beside an error: {done.stdout}"
+        return done.stdout if ok else done.stdout + done.stderr
 
     def close(self):
         for region in self.regions.values():
@@ -258,3 +259,20 @@ def test_a_forced_switch_keeps_the_tail_of_the_old_region(pair):
     # Fail-back is the same operation.
     pair.cli(pair.east, "switch", "geo/orders", "--to", "west")
     assert pair.active(pair.west) == "west"
+
+
+def test_what_nobody_knows_of_a_switch_is_not_called_nothing(pair):
+    pair.west.kill()
+    # What it heard before is forgotten.
+    pair.east.stop()
+    pair.east.start()
+    report = json.loads(pair.cli(pair.east, "cost", "geo/orders", "--to", "east"))
+    assert report["missing"] is None and report["again"] is None and report["exact"] is False, report
+    assert "region west does not answer" in report["unknown"][0] and report["blockers"] == report["unknown"], report
+    plan = pair.cli(pair.east, "plan", "geo/orders", "--to", "east", ok=False)
+    assert "drain an unknown number of messages and an unknown number of acknowledgements" in plan, plan
+    assert "! region west does not answer" in plan and "heard last" not in plan, plan
+    refused = pair.cli(pair.east, "switch", "geo/orders", "--to", "east", ok=False)
+    assert "geo/orders" in refused and "west" in refused and refused.count("\n") == 1, refused
+    settled = pair.cli(pair.east, "settle", "geo/orders")
+    assert json.loads(settled)["missing"] == 0, "no switch was forced"

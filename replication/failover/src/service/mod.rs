@@ -14,7 +14,7 @@ mod follow;
 mod tails;
 
 use crate::FailoverError;
-use crate::cost::{CostReport, Settlement, TopicCost, settle};
+use crate::cost::{CostReport, Costs, Settlement, settle};
 use crate::keys;
 use crate::record::{ActiveRecord, Epoch, Learned, LinkRule, NamespaceState, PublishRule};
 use crate::returning::Tail;
@@ -69,7 +69,7 @@ pub trait Host: Send + Sync {
     /// Sends connected clients to the region.
     fn move_clients<'a>(&'a self, namespace: &'a NamespaceName, target: &'a str) -> BoxFuture<'a, ()>;
     /// Figures of all topics against a target.
-    fn cost<'a>(&'a self, namespace: &'a NamespaceName, target: &'a str) -> BoxFuture<'a, Vec<TopicCost>>;
+    fn cost<'a>(&'a self, namespace: &'a NamespaceName, target: &'a str) -> BoxFuture<'a, Costs>;
     /// Sets aside what the active region never got (R1 to R4); `store` is called for each tail before links move past it.
     fn cut_tails<'a>(
         &'a self,
@@ -288,9 +288,9 @@ impl FailoverService {
         let state = self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
         let record = state.record;
         if record.active == self.own {
-            let topics = self.host.cost(namespace, to).await;
-            let report = CostReport::of(&namespace.to_string(), &self.own, to, record.epoch, topics);
-            return Ok(report.taken(now_ms(), true));
+            let costs = self.host.cost(namespace, to).await;
+            let report = CostReport::of(&namespace.to_string(), &self.own, to, record.epoch, costs);
+            return Ok(report.taken(now_ms()));
         }
         let call = FailoverCall::Cost { namespace: namespace.to_string(), to: to.to_owned() };
         let why = match self.peers.call(&record.active, call).await {
@@ -298,14 +298,13 @@ impl FailoverService {
             Ok(FailoverReply::Refused(why)) | Err(why) => why,
             Ok(_) => "the answer is not one".to_owned(),
         };
+        let why = format!("region {} does not answer: {why}", record.active);
         let heard = self.heard.read().get(namespace).filter(|report| report.to == to).cloned();
-        let mut report = heard
-            .unwrap_or_else(|| CostReport::of(&namespace.to_string(), &record.active, to, record.epoch, Vec::new()));
+        let Some(mut report) = heard else {
+            return Ok(CostReport::never_heard(&namespace.to_string(), &record.active, to, record.epoch, &why));
+        };
         report.exact = false;
-        report.blockers.push(format!("region {} does not answer: {why}", record.active));
-        if report.taken_ms.is_none() {
-            report.blockers.push("nothing was ever heard from it: the cost is not known".to_owned());
-        }
+        report.blockers.push(why);
         Ok(report)
     }
 
@@ -325,7 +324,7 @@ impl FailoverService {
         let call = FailoverCall::Settle { namespace: namespace.to_string(), epoch: record.epoch };
         match self.peers.call(&holder, call).await {
             Ok(FailoverReply::Settled(mut settlement)) => {
-                settlement.expected_missing = self.heard.read().get(namespace).map(|report| report.missing);
+                settlement.expected_missing = self.heard.read().get(namespace).and_then(|report| report.missing);
                 Ok(settlement)
             }
             Ok(FailoverReply::Refused(reason)) | Err(reason) => {

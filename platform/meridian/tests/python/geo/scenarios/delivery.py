@@ -130,8 +130,9 @@ def expired_before_copy(group, messages=1000, ttl_s=5, wait_s=90):
     """The link is cut while the source's TTL takes messages. Missing in the remote, and what the source counted."""
     topic = group.topic(messageTTL=ttl_s)
     traffic = Traffic(group["west"], topic, "p", batching=False)
-    traffic.send(10).flush()
+    # The first ones must not outlive their time while the link is being opened.
     linked(group, topic, "west", "east")
+    traffic.send(10).flush()
     drained(group, topic, "west", "east")
     for link in group.between("west", "east"):
         link.cut("reset")
