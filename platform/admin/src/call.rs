@@ -11,7 +11,8 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
 use meridian_broker::access::Principal;
-use meridian_types::{Domain, NamespaceName, TopicName};
+use meridian_policy::PolicyError;
+use meridian_types::{Domain, NameError, NamespaceName, TopicName};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -82,7 +83,7 @@ impl Call {
     /// The namespace of the path.
     pub fn namespace(&self) -> Result<NamespaceName, AdminError> {
         let text = format!("{}/{}", self.param("tenant"), self.param("namespace"));
-        NamespaceName::parse(&text).map_err(|_| AdminError::invalid(format!("Namespace name is not valid: {text}")))
+        NamespaceName::parse(&text).map_err(|error| unnamed("Namespace", &text, &error))
     }
 
     /// The domain of the path.
@@ -103,7 +104,7 @@ impl Call {
     pub fn topic_in(&self, domain: Domain) -> Result<TopicName, AdminError> {
         let local = self.name("topic");
         let text = format!("{}://{}/{local}", domain.as_str(), self.namespace()?);
-        TopicName::parse(&text).map_err(|_| AdminError::invalid(format!("Topic name is not valid: {text}")))
+        TopicName::parse(&text).map_err(|error| unnamed("Topic", &text, &error))
     }
 
     /// A query parameter.
@@ -160,6 +161,22 @@ pub fn decode_percent(text: &str) -> String {
         }
     }
     String::from_utf8(out).unwrap_or_else(|_| text.to_owned())
+}
+
+/// 412 for a name in a path, in Pulsar's words; what is too long is told with its limit.
+fn unnamed(kind: &str, text: &str, error: &NameError) -> AdminError {
+    match error.is_too_long() {
+        true => AdminError::invalid(error.to_string()),
+        false => AdminError::invalid(format!("{kind} name is not valid: {text}")),
+    }
+}
+
+/// The same for names of tenants and clusters.
+pub fn unfit(kind: &str, error: &PolicyError) -> AdminError {
+    match error.rule.contains("bytes") {
+        true => AdminError::invalid(error.to_string()),
+        false => AdminError::invalid(format!("{kind} name is not valid")),
+    }
 }
 
 #[cfg(test)]

@@ -74,11 +74,7 @@ fn given(call: &Call) -> Result<ClusterData, AdminError> {
 async fn create(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let name = call.param("cluster");
-    ClusterData::check_name(name).map_err(|error| {
-        let text =
-            if error.rule.contains("bytes") { error.to_string() } else { "Cluster name is not valid".to_owned() };
-        AdminError::invalid(text)
-    })?;
+    ClusterData::check_name(name).map_err(|error| crate::call::unfit("Cluster", &error))?;
     let data = given(&call)?;
     check_not_own_peer(name, data.peer_cluster_names.iter().flatten())?;
     state.registry().create_cluster(name, &data).await?;

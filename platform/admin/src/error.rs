@@ -134,7 +134,9 @@ impl From<BrokerError> for AdminError {
             BrokerError::TopicNotFound(text) if text.is_empty() => Self::not_found("Topic not found"),
             BrokerError::TopicNotFound(_) | BrokerError::NamespaceNotFound(_) => Self::not_found(text),
             BrokerError::AlreadyExists(_) | BrokerError::NotAllowed(_) => Self::conflict(text),
-            BrokerError::InvalidValue(_) | BrokerError::Busy(_) | BrokerError::Quota(_) => Self::invalid(text),
+            BrokerError::InvalidValue(_) | BrokerError::TooLarge(_) | BrokerError::Busy(_) | BrokerError::Quota(_) => {
+                Self::invalid(text)
+            }
             BrokerError::Denied(_) => Self::forbidden(text),
             BrokerError::Unauthenticated(_) => Self::new(StatusCode::UNAUTHORIZED, text),
             BrokerError::TooManyRequests { .. } => Self::new(StatusCode::TOO_MANY_REQUESTS, text),

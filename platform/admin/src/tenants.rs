@@ -56,7 +56,7 @@ fn info(state: &AdminState, call: &Call) -> Result<TenantInfo, AdminError> {
 async fn create(State(state): Given, call: Call) -> Answer {
     state.allow_operator(&call)?;
     let name = call.param("tenant");
-    TenantInfo::check_name(name).map_err(|_| AdminError::invalid("Tenant name is not valid"))?;
+    TenantInfo::check_name(name).map_err(|error| crate::call::unfit("Tenant", &error))?;
     let info = info(&state, &call)?;
     state.registry().create_tenant(name, &info).await?;
     tracing::info!(tenant = name, by = call.principal.acting(), "tenant created");

@@ -50,6 +50,9 @@ pub enum BrokerError {
     /// A value is outside what is accepted (412).
     #[error("{0}")]
     InvalidValue(String),
+    /// A name or a value is too long for where it is kept (412); no client repeats it.
+    #[error("{0}")]
+    TooLarge(String),
     /// A quota has no room (412).
     #[error(transparent)]
     Quota(#[from] Exceeded),
@@ -97,6 +100,10 @@ impl BrokerError {
         match self {
             BrokerError::Topic(error) => error.kind,
             BrokerError::Log(error) => TopicError::from(error.clone()).kind,
+            BrokerError::TooLarge(_)
+            | BrokerError::Registry(RegistryError::Policy(_))
+            | BrokerError::Metadata(MetadataError::TooLarge { .. })
+            | BrokerError::Registry(RegistryError::Store(MetadataError::TooLarge { .. })) => TopicErrorKind::TooLarge,
             BrokerError::Metadata(_) | BrokerError::Registry(_) => TopicErrorKind::Metadata,
             BrokerError::Schema(_) => TopicErrorKind::IncompatibleSchema,
             BrokerError::TopicNotFound(_) | BrokerError::NamespaceNotFound(_) => TopicErrorKind::TopicNotFound,

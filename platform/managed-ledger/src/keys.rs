@@ -122,6 +122,16 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_names_fit_into_a_key() {
+        use meridian_types::name::{MAX_NAMESPACE_BYTES, MAX_SUBSCRIPTION_BYTES, MAX_TENANT_BYTES, MAX_TOPIC_BYTES};
+        let of = |bytes: usize, text: &str| text.repeat(bytes / text.len());
+        let (tenant, namespace) = (of(MAX_TENANT_BYTES, "t"), of(MAX_NAMESPACE_BYTES, "n"));
+        let topic = format!("{tenant}/{namespace}/non-persistent/{}-partition-2147483647", of(MAX_TOPIC_BYTES, "é"));
+        let key = cursor(&topic, &of(MAX_SUBSCRIPTION_BYTES, "é"));
+        assert!(key.len() <= meridian_metadata::limits::MAX_KEY_BYTES, "{}", key.len());
+    }
+
+    #[test]
     fn no_log_lies_in_the_range_of_another() {
         assert!(!head("a/b-2").starts_with(&log("a/b")));
         assert!(!head("a/b!cursor!x").starts_with(&log("a/b")));

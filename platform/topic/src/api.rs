@@ -392,6 +392,8 @@ pub enum TopicErrorKind {
     ConsumerAssign,
     NotAllowed,
     ProducerFenced,
+    /// A name or a value is too long for where it is kept: repeating it is useless (412).
+    TooLarge,
     /// Admin only: the subscription or topic has consumers or producers (412).
     Busy,
 }
@@ -420,6 +422,7 @@ impl From<LogError> for TopicError {
             LogError::NoSuchCursor(_) => TopicErrorKind::SubscriptionNotFound,
             LogError::Terminated(_) => TopicErrorKind::TopicTerminated,
             LogError::Fenced(_) | LogError::Closed(_) => TopicErrorKind::ServiceNotReady,
+            LogError::Metadata(error) if error.class() == ErrorClass::Caller => TopicErrorKind::TooLarge,
             LogError::Metadata(_) => TopicErrorKind::Metadata,
             _ => TopicErrorKind::Persistence,
         };

@@ -48,6 +48,21 @@ pub struct PolicyError {
     pub rule: &'static str,
 }
 
+/// Bytes of all names and values of the properties of one thing at most: they stand in one record with other things.
+pub const MAX_PROPERTIES_BYTES: usize = 256 << 10;
+
+/// Checks the size of the properties of a namespace, a topic or a subscription.
+///
+/// # Errors
+/// [`PolicyError`] above [`MAX_PROPERTIES_BYTES`].
+pub fn check_properties(properties: &std::collections::BTreeMap<String, String>) -> Result<(), PolicyError> {
+    let bytes: usize = properties.iter().map(|(name, value)| name.len() + value.len()).sum();
+    match bytes > MAX_PROPERTIES_BYTES {
+        true => refuse(format!("properties of {bytes} bytes"), "names and values are at most 262144 bytes together"),
+        false => Ok(()),
+    }
+}
+
 impl std::fmt::Display for PolicyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.rule {

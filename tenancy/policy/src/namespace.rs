@@ -340,6 +340,7 @@ impl Policies {
     /// # Errors
     /// [`crate::PolicyError`] with the first rule that is broken.
     pub fn check(&self) -> Result<(), crate::PolicyError> {
+        crate::check_properties(&self.properties)?;
         if let Some(persistence) = &self.persistence {
             persistence.check()?;
         }

@@ -5,6 +5,7 @@
 //! Must never know: where they are stored.
 
 use crate::{PolicyError, lenient, refuse};
+use meridian_types::name::MAX_TENANT_BYTES;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,13 +77,10 @@ pub struct ClusterData {
     pub failure_domains: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Bytes of a name of a tenant or cluster at most: it stands in every topic name, key and copied message.
-const MAX_NAME_BYTES: usize = 128;
-
 /// A name of a tenant or cluster: letters, digits, `_`, `-`, `=`, `:`, `.`.
 pub(crate) fn check_name(what: &str, name: &str) -> Result<(), PolicyError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=:.".contains(&byte);
-    if name.len() > MAX_NAME_BYTES {
+    if name.len() > MAX_TENANT_BYTES {
         return refuse(format!("{what} name of {} bytes", name.len()), "is at most 128 bytes long");
     }
     if name.is_empty() || !name.bytes().all(allowed) {

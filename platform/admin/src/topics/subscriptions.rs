@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post, put};
 use meridian_door::{Action, Scope};
+use meridian_policy::check_properties;
 use meridian_topic::{SeekTo, TopicError, TopicErrorKind, TopicHandle};
 use meridian_types::{Domain, Position, TopicName};
 use meridian_wire::replicate::LINK_PREFIX;
@@ -160,6 +161,7 @@ async fn create(State(state): Given, call: Call) -> Answer {
     verified.map_err(|error| AdminError::invalid(error.to_string()))?;
     let body = call.value()?;
     let (to, properties) = (place(&body)?, properties_of(&body));
+    check_properties(&properties)?;
     let replicated = call.flag("replicated");
     for part in parts_to_create(&state, &topic).await? {
         let handle = state.load(&part).await?;

@@ -7,6 +7,8 @@ use super::listing::is_system_topic;
 use super::topics::Create;
 use super::{BrokerService, ListDomain};
 use crate::error::BrokerError;
+use meridian_policy::check_properties;
+use meridian_registry::RegistryError;
 use meridian_topic::TopicHandle;
 use meridian_types::{Domain, TopicName};
 use std::collections::BTreeMap;
@@ -140,6 +142,7 @@ impl BrokerService {
         name: &TopicName,
         properties: BTreeMap<String, String>,
     ) -> Result<Arc<dyn TopicHandle>, BrokerError> {
+        check_properties(&properties).map_err(RegistryError::Policy)?;
         let partition_to_make = name.partition().is_some() && !self.is_stored(name).await?;
         if self.registry.partitioned_topic(name).is_some() || (self.topic_exists(name).await? && !partition_to_make) {
             return Err(BrokerError::AlreadyExists("This topic already exists".to_owned()));
@@ -178,6 +181,7 @@ impl BrokerService {
         name: &TopicName,
         properties: BTreeMap<String, String>,
     ) -> Result<(), BrokerError> {
+        check_properties(&properties).map_err(RegistryError::Policy)?;
         if self.registry.partitioned_topic(name).is_some() {
             let change = |topic: &mut meridian_policy::PartitionedTopic| {
                 topic.properties = properties.clone();

@@ -8,8 +8,8 @@ use super::listing::is_system_topic;
 use super::{BrokerService, Create, ListDomain, TopicEvent};
 use crate::error::BrokerError;
 use crate::quotas::Forgotten;
-use meridian_policy::PartitionedTopic;
 use meridian_policy::quota::Place;
+use meridian_policy::{PartitionedTopic, check_properties};
 use meridian_registry::RegistryError;
 use meridian_topic::{SeekTo, TopicErrorKind};
 use meridian_types::{NamespaceName, Position, TopicName};
@@ -48,6 +48,7 @@ impl BrokerService {
         count: u32,
         properties: BTreeMap<String, String>,
     ) -> Result<(), BrokerError> {
+        check_properties(&properties).map_err(RegistryError::Policy)?;
         self.check_partition_count(count)?;
         self.check_partition_quota(name, count)?;
         self.check_namespace(name).await?;

@@ -52,8 +52,10 @@ impl BrokerService {
     /// Whether a subscription may have that name.
     ///
     /// # Errors
-    /// [`BrokerError::NotAllowed`] if names are verified and this one holds other characters than Pulsar's names do.
+    /// [`BrokerError::TooLarge`], or [`BrokerError::NotAllowed`] if names are verified and this one holds other characters
+    /// than Pulsar's names do.
     pub fn check_subscription_name(&self, name: &str) -> Result<(), BrokerError> {
+        meridian_types::check_subscription(name).map_err(|error| BrokerError::TooLarge(error.to_string()))?;
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-=:.".contains(&byte);
         if !self.config.strictly_verify_subscription_names || name.bytes().all(allowed) {
             return Ok(());

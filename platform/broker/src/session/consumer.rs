@@ -8,7 +8,9 @@ use crate::error::BrokerError;
 use crate::quotas::Hold;
 use crate::service::Create;
 use meridian_failover::PublishRule;
+use meridian_policy::check_properties;
 use meridian_policy::quota::Limit;
+use meridian_registry::RegistryError;
 use meridian_topic::{
     ConsumerKey, InitialCursor, KeySharedPolicy, SeekTo, SubscribeRequest, SubscriptionType, TopicHandle,
 };
@@ -168,6 +170,8 @@ impl Session {
             InitialPosition::Latest => InitialCursor::Latest,
         };
         let start = request.start_message_id.as_ref();
+        let subscription_properties = metadata_of(&request.subscription_properties);
+        check_properties(&subscription_properties).map_err(RegistryError::Policy)?;
         Ok(SubscribeRequest {
             sink: self.clone(),
             consumer_id: request.consumer_id,
@@ -185,7 +189,7 @@ impl Session {
                 .replicate_subscription_state
                 .filter(|_| self.service.config().replicated_subscriptions),
             metadata: metadata_of(&request.metadata),
-            subscription_properties: metadata_of(&request.subscription_properties),
+            subscription_properties,
             may_create: self.service.may_create_subscription(topic),
             principal: self.principal().acting().map(str::to_owned),
             subscription: request.subscription,

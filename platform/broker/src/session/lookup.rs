@@ -92,6 +92,7 @@ impl Session {
 /// Lookups know few errors: what is none of them makes the client ask again.
 fn lookup_error(error: &BrokerError) -> ServerError {
     match reply::broker_error(error) {
+        kind if matches!(error, BrokerError::Name(_)) => kind,
         kind @ (ServerError::InvalidTopicName
         | ServerError::AuthorizationError
         | ServerError::TopicNotFound

@@ -27,7 +27,7 @@ pub fn server_error(kind: TopicErrorKind) -> ServerError {
         TopicErrorKind::ProducerBusy => ServerError::ProducerBusy,
         TopicErrorKind::IncompatibleSchema => ServerError::IncompatibleSchema,
         TopicErrorKind::ConsumerAssign => ServerError::ConsumerAssignError,
-        TopicErrorKind::NotAllowed => ServerError::NotAllowedError,
+        TopicErrorKind::NotAllowed | TopicErrorKind::TooLarge => ServerError::NotAllowedError,
         TopicErrorKind::ProducerFenced => ServerError::ProducerFenced,
         TopicErrorKind::Busy => ServerError::UnknownError,
     }
@@ -36,10 +36,13 @@ pub fn server_error(kind: TopicErrorKind) -> ServerError {
 /// The wire's word for any refusal of the broker.
 pub fn broker_error(error: &BrokerError) -> ServerError {
     match error {
+        // Clients of C++ repeat a look-up of what they are told is no name until it times out.
+        BrokerError::Name(error) if error.is_too_long() => ServerError::NotAllowedError,
         BrokerError::Name(_) => ServerError::InvalidTopicName,
         BrokerError::Denied(_) => ServerError::AuthorizationError,
         BrokerError::Unauthenticated(_) => ServerError::AuthenticationError,
         BrokerError::TooManyRequests { .. } => ServerError::TooManyRequests,
+        BrokerError::Schema(SchemaError::Metadata(MetadataError::TooLarge { .. })) => ServerError::NotAllowedError,
         BrokerError::Schema(SchemaError::Metadata(_) | SchemaError::Corrupt(_)) => ServerError::MetadataError,
         BrokerError::AlreadyExists(_) | BrokerError::InvalidValue(_) => ServerError::MetadataError,
         BrokerError::Metadata(MetadataError::SessionExpired(_)) => ServerError::ServiceNotReady,

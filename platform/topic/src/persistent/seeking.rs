@@ -24,15 +24,12 @@ impl PersistentTopic {
 
     /// Moves a subscription: fence, close its consumers, reset the cursor, lift the fence.
     pub(super) async fn move_to(&self, subscription: &Arc<Subscription>, to: SeekTo) -> Result<(), TopicError> {
-        let failed = |error: &dyn std::fmt::Display| {
-            TopicError::new(TopicErrorKind::Unknown, format!("Error when resetting subscription: {error}"))
-        };
         if !self.fence(subscription) {
-            return Err(failed(&"Failed to fence subscription"));
+            return Err(TopicError::new(TopicErrorKind::Busy, "Failed to fence subscription"));
         }
         let result = self.reset_cursor(subscription, to).await;
         self.lift_fence(subscription);
-        result.map_err(|error| failed(&error))
+        result
     }
 
     /// Lets consumers in again after a move.
