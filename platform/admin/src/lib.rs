@@ -14,6 +14,7 @@
 
 mod audit;
 mod auth;
+mod body;
 mod bookies;
 mod broker_stats;
 mod brokers;

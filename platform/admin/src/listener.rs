@@ -4,12 +4,13 @@
 //! be given, and in `meridian_web_refused_total`.
 //! Failure: a connection that is slow, too large or broken is closed; accepting goes on.
 
+use crate::body::KeptBody;
 use crate::state::AdminState;
 use crate::{AdminError, router};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -278,7 +279,16 @@ async fn requests(
 ) {
     let service = hyper::service::service_fn(|request: hyper::Request<Incoming>| {
         let (port, peer) = (port.clone(), peer.clone());
-        async move { Ok::<_, Infallible>(answer(port, address, peer, request.map(Body::new)).await) }
+        async move {
+            let is_expected = request.headers().contains_key(header::EXPECT);
+            let (head, incoming) = request.into_parts();
+            let body = KeptBody::new(incoming, is_expected);
+            let response = answer(port, address, peer, Request::from_parts(head, Body::new(body.clone()))).await;
+            if !response.status().is_success() {
+                body.drop_rest().await;
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
