@@ -1,5 +1,6 @@
 //! Prints the table: for the terminal, and as the reference page.
 
+use crate::kind::Range;
 use crate::table::{Setting, TABLE};
 use std::fmt::Write;
 
@@ -31,19 +32,22 @@ pub fn as_markdown() -> String {
             (false, false) => "own",
             (false, true) => "own, live",
         };
-        let _ = writeln!(
-            out,
-            "| `{}` | {} | {default} | {origin} | {} |",
-            setting.name,
-            setting.kind.name(),
-            setting.effect
-        );
+        let _ =
+            writeln!(out, "| `{}` | {} | {default} | {origin} | {} |", setting.name, shape(setting), setting.effect);
     }
     out
 }
 
+/// The kind, with its range where that is not all from 0.
+fn shape(setting: &Setting) -> String {
+    match setting.range == Range::of(setting.kind) {
+        true => setting.kind.name(),
+        false => format!("{},{}", setting.kind.name(), setting.range.told()),
+    }
+}
+
 fn facts(setting: &Setting) -> String {
-    format!("{}; {}", setting.kind.name(), if setting.pulsar { "Pulsar's" } else { "own" })
+    format!("{}; {}", shape(setting), if setting.pulsar { "Pulsar's" } else { "own" })
 }
 
 #[cfg(test)]

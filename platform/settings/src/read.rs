@@ -3,8 +3,9 @@
 //! Order: defaults, then the file, then `--set` in the order given; the last one wins.
 
 use crate::elsewhere::PULSAR_KEYS_WITHOUT_MEANING;
+use crate::kind::{Kind, items};
 use crate::nearest::nearest;
-use crate::table::{Key, Kind, Setting, TABLE};
+use crate::table::{Key, Setting, TABLE};
 use meridian_types::{Classify, ErrorClass};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -107,24 +108,29 @@ impl Settings {
             if line.is_empty() || line.starts_with('#') || line.starts_with('!') {
                 continue;
             }
-            notices.extend(self.set_pair(&format!("{origin}:{}", number + 1), line)?);
+            notices.extend(self.apply(&format!("{origin}:{}", number + 1), line, true)?);
         }
         Ok(notices)
     }
 
-    /// Applies one `key=value`.
+    /// Applies one `key=value`. An empty value stands for the default, except that nobody who types `clusterName=` means it.
     ///
     /// # Errors
     /// [`SettingsError`] if it is no pair or the value does not fit.
     pub fn set_pair(&mut self, origin: &str, pair: &str) -> Result<Option<Notice>, SettingsError> {
+        self.apply(origin, pair, false)
+    }
+
+    fn apply(&mut self, origin: &str, pair: &str, in_file: bool) -> Result<Option<Notice>, SettingsError> {
         let Some((key, value)) = pair.split_once('=') else {
             return Err(SettingsError::NoPair { origin: origin.to_owned(), text: pair.to_owned() });
         };
         let (key, value) = (key.trim(), value.trim());
         if let Some((at, setting)) = TABLE.iter().enumerate().find(|(_, setting)| setting.name == key) {
             // Pulsar's files leave what has a default empty; only a port is turned off that way.
-            let value = if value.is_empty() && setting.kind != Kind::Port { setting.default } else { value };
-            setting.kind.check(value).map_err(|expected| SettingsError::BadValue {
+            let kept = setting.kind == Kind::Port || (setting.kind == Kind::Name && !in_file);
+            let value = if value.is_empty() && !kept { setting.default } else { value };
+            setting.check(value).map_err(|expected| SettingsError::BadValue {
                 origin: origin.to_owned(),
                 key: key.to_owned(),
                 value: shown(setting, value),
@@ -163,6 +169,24 @@ impl Settings {
             }
         }
         (changed, refused)
+    }
+
+    /// Checks values that depend on each other.
+    ///
+    /// # Errors
+    /// The first that does not fit, with the other one.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let (low, high) = (Key::DiskUsageLwmThreshold, Key::DiskUsageThreshold);
+        if self.is_set(low) && self.decimal(low) > self.decimal(high) {
+            let setting = &TABLE[low as usize];
+            return Err(SettingsError::BadValue {
+                origin: "settings".to_owned(),
+                key: setting.name.to_owned(),
+                value: self.text(low).to_owned(),
+                expected: format!("at most {}={}", TABLE[high as usize].name, self.text(high)),
+            });
+        }
+        Ok(())
     }
 
     /// The value as text.
@@ -207,7 +231,7 @@ impl Settings {
 
     /// Comma-separated items without blanks around them.
     pub fn list(&self, key: Key) -> Vec<String> {
-        self.text(key).split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned).collect()
+        items(self.text(key)).map(str::to_owned).collect()
     }
 
     /// Whether the value is not the default.
@@ -294,6 +318,43 @@ mod tests {
             assert_eq!(error, expected);
         }
         settings.set_pair("--set", "diskUsageThreshold=1").unwrap();
+    }
+
+    #[test]
+    fn values_that_can_not_be_meant_end_the_start() {
+        for (pair, expected) in [
+            ("maxMessageSize=0", "a whole number of bytes from 1 to 2000000000"),
+            ("maxMessageSize=4294967296", "a whole number of bytes from 1 to 2000000000"),
+            ("httpMaxRequestSize=0", "a whole number from 1, or -1"),
+            ("advertisedAddress=a b", "a host name or an IP address without a port, IPv6 in brackets"),
+            ("advertisedListeners=xx", "name:pulsar://host:port or name:pulsar+ssl://host:port, separated by commas"),
+            ("clusterName=", "1 to 128 letters, digits and any of _ - = : ."),
+            ("clusterName=a/b", "1 to 128 letters, digits and any of _ - = : ."),
+            ("keepAliveIntervalSeconds=0", "a whole number of seconds from 1"),
+            ("maxConcurrentLookupRequest=0", "a whole number of things from 1"),
+            ("gcWaitTime=99999999999999999", "a whole number of milliseconds up to 1000000000000"),
+            ("numIOThreads=257", "a whole number of things from 0 to 256"),
+            ("minorCompactionThreshold=1.5", "a decimal number from 0 to 1"),
+            ("subscriptionTypesEnabled=shared", "any of Exclusive, Shared, Failover, Key_Shared, separated by commas"),
+        ] {
+            let error = Settings::default().set_pair("--set", pair).unwrap_err().to_string();
+            assert_eq!(error, format!("--set: {pair}: expected {expected}"));
+        }
+        for off in
+            ["brokerMaxConnections=0", "httpMaxRequestSize=-1", "defaultRetentionTimeInMinutes=-1", "numIOThreads=0"]
+        {
+            assert_eq!(Settings::default().set_pair("--set", off), Ok(None), "{off}");
+        }
+    }
+
+    #[test]
+    fn values_that_contradict_each_other_end_the_start() {
+        let mut settings = Settings::default();
+        settings.set_pair("--set", "diskUsageThreshold=0.5").unwrap();
+        assert_eq!(settings.check(), Ok(()), "the lower one was not set");
+        settings.set_pair("--set", "diskUsageLwmThreshold=0.6").unwrap();
+        let error = settings.check().unwrap_err().to_string();
+        assert_eq!(error, "settings: diskUsageLwmThreshold=0.6: expected at most diskUsageThreshold=0.5");
     }
 
     #[test]

@@ -45,5 +45,6 @@ pub fn load(role: Role, args: &SettingsArgs) -> Result<(Settings, Vec<Notice>), 
         let name = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
         settings.set_pair("host name", &format!("advertisedAddress={}", name.trim()))?;
     }
+    settings.check()?;
     Ok((settings, notices))
 }

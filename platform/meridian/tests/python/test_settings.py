@@ -1,6 +1,8 @@
 """Settings as an operator meets them: bad values, unknown keys, ports in use."""
 import subprocess
 
+import pytest
+
 from region import BINARY
 
 
@@ -64,3 +66,31 @@ def test_a_second_process_on_a_data_folder_is_refused(region):
     done = run(region.folder, "--set", "brokerServicePort=0", "--set", "webServicePort=0")
     assert done.returncode == 1
     assert "in use by another process" in done.stderr and str(region.folder / "data") in done.stderr
+
+
+@pytest.mark.parametrize("setting, expected", [
+    ("maxMessageSize=0", "from 1 to 2000000000"), ("maxMessageSize=4294967296", "from 1 to 2000000000"),
+    ("httpMaxRequestSize=0", "from 1, or -1"), ("advertisedAddress=a b", "a host name or an IP address"),
+    ("advertisedListeners=xx", "name:pulsar://host:port"), ("keepAliveIntervalSeconds=0", "of seconds from 1"),
+    ("bookies=0", "from 1"), ("clusterName=", "1 to 128 letters"), ("clusterName=a/b", "1 to 128 letters"),
+    ("clusterName=a b", "1 to 128 letters"), ("clusterName=a\x01b", "1 to 128 letters"),
+    ("clusterName=" + "x" * 129, "1 to 128 letters"),
+])
+def test_what_can_not_be_meant_is_named_with_what_is_expected(tmp_path, setting, expected):
+    text = refused(tmp_path, setting)
+    assert f"{setting}: expected" in text and expected in text, text
+    assert not (tmp_path / "data").exists(), "nothing was made"
+
+
+def test_disk_thresholds_the_wrong_way_round_are_named(tmp_path):
+    text = refused(tmp_path, "diskUsageThreshold=0.8", "diskUsageLwmThreshold=0.9")
+    assert "diskUsageLwmThreshold=0.9: expected at most diskUsageThreshold=0.8" in text
+
+
+def test_a_cluster_is_not_initialised_under_a_bad_name(tmp_path):
+    for name in ("", "a/b", "a b", "x" * 129):
+        store = f"metadataStoreUrl=rocksdb://{tmp_path}/store"
+        command = [BINARY, "cluster", "init", "--set", store, "--set", f"clusterName={name}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 1 and f"clusterName={name}: expected 1 to 128 letters" in done.stderr, done.stderr
+    assert not (tmp_path / "store").exists()
