@@ -1,14 +1,16 @@
 """What can't be is refused at once, with the field and its limit: by the admin API with a status, to clients for good."""
 import http.client
 import json
+import re
 import time
 
 import pulsar
 import pytest
 import requests
 
-NAMESPACE = "/admin/v2/namespaces/public/default"
-TOPICS = "/admin/v2/persistent/public/default"
+
+def asking(region):
+    return lambda method, path, **options: region.admin(method, "/admin/v2/" + path, **options)
 
 
 def refused(answer, status, *words):
@@ -21,7 +23,7 @@ def refused(answer, status, *words):
 @pytest.mark.parametrize("length", [1_000, 3_000, 5_000], ids=["1000", "3000", "5000"])
 def test_names_that_are_too_long_are_refused_with_their_limit(region, topic, length):
     long = "x" * length
-    admin = lambda method, path, **options: region.admin(method, "/admin/v2/" + path, **options)
+    admin = asking(region)
     assert admin("PUT", f"persistent/public/default/{topic.rsplit('/', 1)[1]}").status_code == 204
     under = f"persistent/public/default/{topic.rsplit('/', 1)[1]}"
     refused(admin("PUT", f"tenants/{long}", json={"allowedClusters": ["standalone"]}), 412, "tenant", "128 bytes")
@@ -38,7 +40,7 @@ def test_names_that_are_too_long_are_refused_with_their_limit(region, topic, len
 def test_properties_that_are_too_large_are_refused_with_their_limit(region, topic):
     large = {"name": "v" * 300_000}
     local = topic.rsplit("/", 1)[1]
-    admin = lambda method, path, **options: region.admin(method, "/admin/v2/" + path, **options)
+    admin = asking(region)
     words = ("properties", "262144 bytes")
     refused(admin("PUT", f"persistent/public/default/{local}", json=large), 412, *words)
     assert admin("GET", f"persistent/public/default/{local}/stats").status_code == 404, "nothing was made"
@@ -129,3 +131,28 @@ def test_the_answer_to_a_body_that_is_too_large_can_be_read(region):
         for _ in range(5):
             assert session.get(region.web + "/admin/v2/clusters").status_code == 200
             assert session.put(region.web + "/admin/v2/tenants/large", data=body).status_code == 413
+
+
+def test_no_call_fails_by_a_part_of_its_path_that_is_too_long(make_region):
+    """Every path of the API, each of its parts in turn: refused or done, but never an error of the server."""
+    region = make_region()
+    made = {"tenant": "t", "namespace": "n", "topic": "x", "subscription": "s", "domain": "persistent",
+            "cluster": "standalone", "bundle": "0x00000000_0xffffffff"}
+    region.admin("PUT", "/admin/v2/tenants/t", json={"allowedClusters": ["standalone"]})
+    region.admin("PUT", "/admin/v2/namespaces/t/n")
+    region.admin("PUT", "/admin/v2/persistent/t/n/x")
+    assert region.admin("PUT", "/admin/v2/persistent/t/n/x/subscription/s", json="latest").status_code == 204
+    asked, failed = 0, []
+    for path, methods in region.get("/admin/v2/meridian/openapi")["paths"].items():
+        parts = re.findall(r"{([^}]+)}", path)
+        for method in set(methods) & {"get", "put", "post", "delete"}:
+            for long in set(parts) - {"domain"}:
+                at = path
+                for part in parts:
+                    at = at.replace("{%s}" % part, "y" * 5_000 if part == long else made.get(part, "1"))
+                for body in [None] if method in ("get", "delete") else ["3", '"latest"', "{}", '{"a":"b"}']:
+                    asked += 1
+                    answer = region.admin(method, at, data=body)
+                    if answer.status_code >= 500 and answer.status_code != 501:
+                        failed.append((method, path, long, body, answer.status_code, answer.text[:200]))
+    assert asked > 2_000 and not failed, (asked, failed)
