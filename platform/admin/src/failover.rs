@@ -62,6 +62,7 @@ impl From<FailoverError> for AdminError {
             FailoverError::AlreadyActive(_)
             | FailoverError::UnderWay { .. }
             | FailoverError::NotDrained { .. }
+            | FailoverError::NotReady { .. }
             | FailoverError::TailOver(_)
             | FailoverError::Stale { .. } => StatusCode::CONFLICT,
             FailoverError::Unreachable { .. } | FailoverError::Host(_) => StatusCode::SERVICE_UNAVAILABLE,

@@ -49,6 +49,19 @@ pub enum FailoverError {
         /// What its link says.
         reason: String,
     },
+    /// The region answers, and its copy of the policies does not give this one a part in the namespace, or not yet.
+    #[error(
+        "region {region} has not heard yet that it shares the namespace: after {waited_ms} ms it still says that {reason}; \
+         nothing was switched, try again"
+    )]
+    NotReady {
+        /// The region.
+        region: String,
+        /// What it says.
+        reason: String,
+        /// How long it was asked.
+        waited_ms: u64,
+    },
     /// Draining took too long; the old region is active as before.
     #[error(
         "{entries_left} messages and {acks_left} acknowledgements were not over in {waited_ms} ms: nothing was switched"
@@ -96,9 +109,11 @@ impl Classify for FailoverError {
             | Self::AlreadyActive(_)
             | Self::NoTail(_)
             | Self::TailOver(_) => ErrorClass::Caller,
-            Self::UnderWay { .. } | Self::Unreachable { .. } | Self::NotDrained { .. } | Self::Host(_) => {
-                ErrorClass::Retry
-            }
+            Self::UnderWay { .. }
+            | Self::Unreachable { .. }
+            | Self::NotReady { .. }
+            | Self::NotDrained { .. }
+            | Self::Host(_) => ErrorClass::Retry,
             Self::Stale { .. } => ErrorClass::Fenced,
             Self::Unreadable(_) => ErrorClass::Corrupt,
             Self::Store(error) => error.class(),

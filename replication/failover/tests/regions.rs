@@ -315,10 +315,40 @@ async fn what_does_not_drain_is_not_switched() {
     assert!(matches!(unknown, FailoverError::UnknownRegion { .. }));
     // A region without a part in the namespace switches nothing, and does not learn whose it is.
     let call = FailoverCall::Switch { namespace: world.namespace.to_string(), to: "east".to_owned() };
-    let FailoverReply::Refused(why) = west.service.answer("north", call).await else { panic!("it was answered") };
+    let FailoverReply::NotYet(why) = west.service.answer("north", call).await else { panic!("it was answered") };
     assert_eq!(why, format!("region north has no part in namespace {}", world.namespace));
     let same = west.service.switch(&world.namespace, "west").await.unwrap_err();
     assert_eq!(same, FailoverError::AlreadyActive("west".to_owned()));
+}
+
+/// What regions share may come behind the call of one that has it already.
+#[tokio::test]
+async fn a_target_that_has_not_heard_yet_is_asked_until_it_has() {
+    let world = World::new(&["west", "east"]);
+    let regions = world.regions().await;
+    let (west, east) = (&regions[0], &regions[1]);
+    *east.host.unheard.lock() = true;
+    west.service.manage(&world.namespace, "west").await.expect("as the test made it");
+    let refused = west.service.switch(&world.namespace, "east").await.unwrap_err();
+    assert!(matches!(refused, FailoverError::NotReady { waited_ms, .. } if waited_ms >= QUICK.drain_ms), "{refused}");
+    let text = refused.to_string();
+    assert!(text.contains("region east has not heard yet") && text.contains("region west has no part"), "{text}");
+    assert!(west.is_active(&world) && *west.host.frozen.lock() == 0, "nothing was held for it");
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(QUICK.drain_ms / 3)).await;
+        *east.host.unheard.lock() = false;
+    };
+    let (switched, ()) = tokio::join!(west.service.switch(&world.namespace, "east"), late);
+    switched.expect("it has heard by then");
+    assert!(east.is_active(&world) && west.sends_to(&world, "east"));
+    // The same where the active region is the one that has not heard.
+    *east.host.unheard.lock() = true;
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(QUICK.drain_ms / 3)).await;
+        *east.host.unheard.lock() = false;
+    };
+    let (back, ()) = tokio::join!(west.service.switch(&world.namespace, "west"), late);
+    back.expect("it has heard by then");
 }
 
 /// A part that is not known makes the sum unknown, whoever is asked.

@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pulsar
 import pytest
@@ -20,7 +21,7 @@ FAILOVER = "/admin/v2/meridian/failover"
 
 
 class Pair:
-    """`west` and `east` with a control link; namespace `geo/orders` is in both, and `west` is active."""
+    """`west` and `east` with a region link; namespace `geo/orders` is in both, and `west` is active."""
 
     def __init__(self, folder):
         self.west = KIND(folder / "west", clusterName="west", **SETTINGS)
@@ -276,3 +277,21 @@ def test_what_nobody_knows_of_a_switch_is_not_called_nothing(pair):
     assert "geo/orders" in refused and "west" in refused and refused.count("\n") == 1, refused
     settled = pair.cli(pair.east, "settle", "geo/orders")
     assert json.loads(settled)["missing"] == 0, "no switch was forced"
+
+
+def test_a_switch_right_behind_the_policies_waits_until_they_have_arrived(pair):
+    """The other region's copy of the policies comes behind the calls that make them; nobody is told of trouble for it."""
+    def at_once(name):
+        calls = [("PUT", f"/admin/v2/namespaces/{name}", {"replication_clusters": ["west", "east"]}),
+                 ("PUT", f"{FAILOVER}/{name}", {"active": "west"}),
+                 ("POST", f"{FAILOVER}/{name}/switch", {"to": "east"})]
+        answers = [pair.west.admin(method, path, json=body) for method, path, body in calls]
+        return [(name, answer.status_code, answer.text) for answer in answers if answer.status_code not in (200, 204)]
+
+    names = [f"geo/fresh{i}" for i in range(160)]
+    for some in (names[at:at + 8] for at in range(0, len(names), 8)):
+        with ThreadPoolExecutor(len(some)) as pool:
+            assert [refused for one in pool.map(at_once, some) for refused in one] == []
+    for name in names:
+        for region in pair.regions.values():
+            assert region.admin("GET", f"{FAILOVER}/{name}").json()["active"] == "east", name

@@ -12,8 +12,13 @@ use crate::switch::{Account, Effect, Event, Switch};
 use meridian_types::NamespaceName;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
+
+/// How long a region is asked again that has not heard yet what a switch is about; less if a switch takes less.
+const READY_MS: u64 = 5_000;
+/// Pause before that.
+const READY_PAUSE: Duration = Duration::from_millis(50);
 
 impl FailoverService {
     /// Hands a namespace over to another region: nothing is lost, nothing is seen twice, publishes are held meanwhile. Made
@@ -52,14 +57,32 @@ impl FailoverService {
         }
     }
 
+    /// Asks a region that may not have heard yet what the question is about, until it has.
+    async fn ask_ready(&self, region: &str, call: FailoverCall) -> Result<FailoverReply, FailoverError> {
+        let limit_ms = self.settings.drain_ms.min(READY_MS);
+        let begun = Instant::now();
+        loop {
+            let reason = match self.peers.call(region, call.clone()).await {
+                Ok(FailoverReply::NotYet(reason)) => reason,
+                Ok(reply) => return Ok(reply),
+                Err(reason) => return Err(FailoverError::Unreachable { region: region.to_owned(), reason }),
+            };
+            let waited_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            if waited_ms >= limit_ms {
+                return Err(FailoverError::NotReady { region: region.to_owned(), reason, waited_ms });
+            }
+            sleep(READY_PAUSE).await;
+        }
+    }
+
     /// Nothing is held, let alone handed over, for a target that does not answer.
     async fn reach(&self, namespace: &NamespaceName, to: &str, record: &ActiveRecord) -> Result<(), FailoverError> {
         let call = FailoverCall::Learn { namespace: namespace.to_string(), record: record.clone() };
-        let reason = match self.peers.call(to, call).await {
-            Ok(FailoverReply::Record(Some(known))) if known.epoch == record.epoch => return Ok(()),
-            Ok(FailoverReply::Record(Some(known))) => format!("it is at epoch {}, not {}", known.epoch, record.epoch),
-            Ok(FailoverReply::Refused(why)) | Err(why) => why,
-            Ok(_) => "its answer is no record".to_owned(),
+        let reason = match self.ask_ready(to, call).await? {
+            FailoverReply::Record(Some(known)) if known.epoch == record.epoch => return Ok(()),
+            FailoverReply::Record(Some(known)) => format!("it is at epoch {}, not {}", known.epoch, record.epoch),
+            FailoverReply::Refused(why) => why,
+            _ => "its answer is no record".to_owned(),
         };
         Err(FailoverError::Unreachable { region: to.to_owned(), reason })
     }
@@ -71,14 +94,13 @@ impl FailoverService {
         active: &str,
     ) -> Result<Account, FailoverError> {
         let call = FailoverCall::Switch { namespace: namespace.to_string(), to: to.to_owned() };
-        match self.peers.call(active, call).await {
-            Ok(FailoverReply::Switched(account)) => {
+        match self.ask_ready(active, call).await? {
+            FailoverReply::Switched(account) => {
                 self.learn(namespace, &account.record, false).await?;
                 Ok(account)
             }
-            Ok(FailoverReply::Refused(why)) => Err(FailoverError::Host(format!("region {active}: {why}"))),
-            Ok(_) => Err(FailoverError::Unreadable("the answer is no account".to_owned())),
-            Err(reason) => Err(FailoverError::Unreachable { region: active.to_owned(), reason }),
+            FailoverReply::Refused(why) => Err(FailoverError::Host(format!("region {active}: {why}"))),
+            _ => Err(FailoverError::Unreadable("the answer is no account".to_owned())),
         }
     }
 

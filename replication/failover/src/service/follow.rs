@@ -45,6 +45,10 @@ impl FailoverService {
                 }
                 true
             }
+            Ok(FailoverReply::NotYet(reason)) => {
+                tracing::debug!(%namespace, region, reason, "a region is told again who is active");
+                false
+            }
             Ok(FailoverReply::Refused(reason)) => {
                 tracing::warn!(%namespace, region, reason, "a region refuses the record of the active region");
                 false

@@ -83,13 +83,13 @@ pub trait Host: Send + Sync {
     fn release_tail<'a>(&'a self, tail: &'a Tail) -> BoxFuture<'a, Result<(), FailoverError>>;
 }
 
-/// Calls to other regions over the control link.
+/// Calls to other regions over the region link.
 pub trait PeerCalls: Send + Sync {
     /// One call; the error says what the link says.
     fn call<'a>(&'a self, region: &'a str, call: FailoverCall) -> BoxFuture<'a, Result<FailoverReply, String>>;
 }
 
-/// What regions ask each other, as JSON on the control link.
+/// What regions ask each other, as JSON on the region link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FailoverCall {
@@ -135,6 +135,8 @@ pub enum FailoverReply {
     Cost(CostReport),
     /// An account.
     Settled(Settlement),
+    /// The caller has no part in the namespace, as far as is known here. To be asked again: policies may be on their way.
+    NotYet(String),
     /// It was refused.
     Refused(String),
 }
@@ -295,10 +297,11 @@ impl FailoverService {
         let call = FailoverCall::Cost { namespace: namespace.to_string(), to: to.to_owned() };
         let why = match self.peers.call(&record.active, call).await {
             Ok(FailoverReply::Cost(report)) => return Ok(report),
-            Ok(FailoverReply::Refused(why)) | Err(why) => why,
-            Ok(_) => "the answer is not one".to_owned(),
+            Ok(FailoverReply::Refused(why) | FailoverReply::NotYet(why)) => format!("does not say: {why}"),
+            Ok(_) => "does not answer: what it says is no cost".to_owned(),
+            Err(why) => format!("does not answer: {why}"),
         };
-        let why = format!("region {} does not answer: {why}", record.active);
+        let why = format!("region {} {why}", record.active);
         let heard = self.heard.read().get(namespace).filter(|report| report.to == to).cloned();
         let Some(mut report) = heard else {
             return Ok(CostReport::never_heard(&namespace.to_string(), &record.active, to, record.epoch, &why));
@@ -327,6 +330,7 @@ impl FailoverService {
                 settlement.expected_missing = self.heard.read().get(namespace).and_then(|report| report.missing);
                 Ok(settlement)
             }
+            Ok(FailoverReply::NotYet(reason)) => Err(FailoverError::NotReady { region: holder, reason, waited_ms: 0 }),
             Ok(FailoverReply::Refused(reason)) | Err(reason) => {
                 Err(FailoverError::Unreachable { region: holder, reason })
             }
@@ -338,6 +342,8 @@ impl FailoverService {
     pub async fn answer(self: &Arc<Self>, from: &str, call: FailoverCall) -> FailoverReply {
         match self.try_answer(from, call).await {
             Ok(reply) => reply,
+            // The policies that give it a part may come behind its call.
+            Err(error @ FailoverError::NoPart { .. }) => FailoverReply::NotYet(error.to_string()),
             Err(error) => FailoverReply::Refused(error.to_string()),
         }
     }
