@@ -1,4 +1,4 @@
-//! The control link to other regions: its address, for them, and its state, for operators.
+//! The region link to other regions: its address, for them, and its state, for operators.
 
 use crate::call::Call;
 use crate::reply::Reply;

@@ -1,4 +1,4 @@
-//! The registry as what the control link brings to other regions.
+//! The registry as what the region link brings to other regions.
 //!
 //! Invariants: a record that another region changed is seen here by later reads before it counts as taken.
 //! Failure: outcomes per object.

@@ -37,7 +37,7 @@ pub struct DevArgs {
     /// A role that gets a client certificate. May be given many times.
     #[arg(long = "client", value_name = "ROLE")]
     clients: Vec<String>,
-    /// A region that gets a certificate for its control link. May be given many times.
+    /// A region that gets a certificate for its region link. May be given many times.
     #[arg(long = "region", value_name = "NAME")]
     regions: Vec<String>,
     /// Days that certificates are valid.

@@ -1,6 +1,6 @@
-//! Fail-over put together: records over the control link, topics of this broker behind it.
+//! Fail-over put together: records over the region link, topics of this broker behind it.
 //!
-//! Failure: without the control link nothing of it runs, and every region is active.
+//! Failure: without the region link nothing of it runs, and every region is active.
 //! Must never know: what a switch decides.
 
 use crate::cli::Failure;

@@ -22,7 +22,7 @@ pub struct Ports {
     pub binary: Vec<Listener>,
     /// Of the admin API.
     pub web: Vec<WebListener>,
-    /// Of the control link.
+    /// Of the region link.
     pub region_link: Option<TcpListener>,
     /// Data and control port of the bookie of a cluster.
     pub bookie: Option<(tokio::net::TcpListener, tokio::net::TcpListener)>,

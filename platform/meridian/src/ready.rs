@@ -19,7 +19,7 @@ pub struct Addresses {
     pub web: Option<SocketAddr>,
     /// Admin API over TLS.
     pub web_tls: Option<SocketAddr>,
-    /// Control link to other regions.
+    /// Region link to other regions.
     pub region_link: Option<SocketAddr>,
     /// Addresses of `bindAddresses`, by `name:scheme`.
     pub named: BTreeMap<String, SocketAddr>,

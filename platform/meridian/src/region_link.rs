@@ -1,4 +1,4 @@
-//! The control link to other regions: its port, its certificates, its figures.
+//! The region link to other regions: its port, its certificates, its figures.
 //!
 //! Failure: a port or a file that was asked for and can't be used ends the start; the default port alone, taken by
 //! someone else, leaves the region without a listening link, and says so.
@@ -63,7 +63,7 @@ type Read = fn(&PeerStatus) -> f64;
 
 /// Name, help, value; one series per peer.
 const GAUGES: &[(&str, &str, Read)] = &[
-    ("connected", "1 if the control link to the region is there.", |peer| {
+    ("connected", "1 if the region link to the region is there.", |peer| {
         f64::from(u8::from(peer.state == PeerState::Connected))
     }),
     ("since_seconds", "Unix time since which the link is in its state.", |peer| peer.since_ms as f64 / 1e3),
@@ -139,7 +139,7 @@ impl Collector for LinkFigures {
             return Vec::new();
         }
         Self::families(&peers).unwrap_or_else(|error| {
-            tracing::error!(%error, "figures of the control link can't be made");
+            tracing::error!(%error, "figures of the region link can't be made");
             Vec::new()
         })
     }

@@ -86,8 +86,8 @@ settings! {
     BrokerServicePortTls: "brokerServicePortTls", Kind::Port, "", true, "Port of the binary protocol over TLS; empty = none.";
     WebServicePort: "webServicePort", Kind::Port, "8080", true, "Port of the admin REST API and metrics; empty = none.";
     WebServicePortTls: "webServicePortTls", Kind::Port, "", true, "Port of the admin REST API over TLS; empty = none.";
-    RegionLinkPort: "regionLinkPort", Kind::Port, "6680", false, "Port of the control link that other regions dial; empty = none. If the default can't be bound, the region runs without and says so.";
-    RegionLinkTlsCertificateFilePath: "regionLinkTlsCertificateFilePath", Kind::Path, "", false, "Certificate chain of the control link, shown to regions that dial and to those that are dialled, PEM; without it nothing is encrypted, and only regions whose cluster entry says `regionLinkUrl=http://…` are spoken to.";
+    RegionLinkPort: "regionLinkPort", Kind::Port, "6680", false, "Port of the region link that other regions dial; empty = none. If the default can't be bound, the region runs without and says so.";
+    RegionLinkTlsCertificateFilePath: "regionLinkTlsCertificateFilePath", Kind::Path, "", false, "Certificate chain of the region link, shown to regions that dial and to those that are dialled, PEM; without it nothing is encrypted, and only regions whose cluster entry says `regionLinkUrl=http://…` are spoken to.";
     RegionLinkTlsKeyFilePath: "regionLinkTlsKeyFilePath", Kind::Path, "", false, "Its private key, PEM.";
     RegionLinkTrustCertsFilePath: "regionLinkTrustCertsFilePath", Kind::Path, "", false, "Authorities that certificates of other regions are checked against, PEM.";
     RegionLinkCompareIntervalSeconds: "regionLinkCompareIntervalSeconds", Kind::Seconds, from 1, "60", false, "Compare everything that regions share every so often; changes travel at once.";
@@ -305,7 +305,7 @@ settings! {
     ReplicationPolicyCheckDurationSeconds: "replicationPolicyCheckDurationSeconds", Kind::Seconds, "600", true, "Compare links with policies every so often, beside each change; 0 = never.";
     ReplicationStallRestartSeconds: "replicationStallRestartSeconds", Kind::Seconds, from 1, "30", false, "A link whose sends are not answered for so long is started anew.";
     ReplicationIdleLinkSeconds: "replicationIdleLinkSeconds", Kind::Seconds, from 1, "300", false, "A link of a non-persistent topic that had no message for so long closes; the next message opens it.";
-    EnableReplicatedSubscriptions: "enableReplicatedSubscriptions", Kind::Switch, "true", true, "Exchange the state of subscriptions that ask for it: exactly with regions that have a control link, by snapshots in the topic with Pulsar clusters.";
+    EnableReplicatedSubscriptions: "enableReplicatedSubscriptions", Kind::Switch, "true", true, "Exchange the state of subscriptions that ask for it: exactly with regions that have a region link, by snapshots in the topic with Pulsar clusters.";
     ReplicatedSubscriptionsSnapshotFrequencyMillis: "replicatedSubscriptionsSnapshotFrequencyMillis", Kind::Count, from 1, "1000", true, "Begin a snapshot of positions in Pulsar clusters at most so often, in ms.";
     ReplicatedSubscriptionsSnapshotTimeoutSeconds: "replicatedSubscriptionsSnapshotTimeoutSeconds", Kind::Seconds, from 1, "30", true, "A snapshot that is not answered by all Pulsar clusters in that time is given up.";
     ReplicatedSubscriptionsSnapshotMaxCachedPerSubscription: "replicatedSubscriptionsSnapshotMaxCachedPerSubscription", Kind::Count, from 1, "30", true, "Snapshots kept per subscription, spread over its backlog; at least 3.";

@@ -1,4 +1,4 @@
-//! The control link between regions: messages in order while a session lasts; what is under way when it ends is lost.
+//! The region link between regions: messages in order while a session lasts; what is under way when it ends is lost.
 
 use crate::events::{Control, Event};
 use crate::planted::Planted;
@@ -82,7 +82,7 @@ impl World {
         self.feed_switch(region, event);
     }
 
-    /// A session of the control link begins.
+    /// A session of the region link begins.
     pub(crate) fn control_up(&mut self, a: Region, b: Region) {
         let parted = self.parted(a, b);
         let alive = self.sites[a].live.is_some() && self.sites[b].live.is_some();
@@ -92,7 +92,7 @@ impl World {
         }
         (way.control_up, way.control_ms) = (true, [0, 0]);
         way.control_session += 1;
-        self.note(|| format!("control link {} {} up", NAMES[a], NAMES[b]));
+        self.note(|| format!("region link {} {} up", NAMES[a], NAMES[b]));
         for (here, there) in [(a, b), (b, a)] {
             let silent = self.planted == Planted::NoResync;
             let Some(live) = self.live(here) else { continue };

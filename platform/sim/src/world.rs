@@ -34,7 +34,7 @@ pub(crate) struct Conn {
 pub(crate) struct Way {
     /// Number of the partition that is in force.
     pub(crate) parted: Option<u64>,
-    /// The control link.
+    /// The region link.
     pub(crate) control_up: bool,
     pub(crate) control_session: u64,
     /// One for each direction: in order.

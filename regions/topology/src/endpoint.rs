@@ -77,14 +77,14 @@ impl Endpoint {
     }
 }
 
-/// How the control link of a peer is found.
+/// How the region link of a peer is found.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LinkAddress {
     /// It is written down. Without TLS only because it says `http://`.
     Given(Endpoint),
     /// The peer's web service is asked.
     Ask(Endpoint),
-    /// Neither is written down: there is no control link.
+    /// Neither is written down: there is no region link.
     None,
 }
 

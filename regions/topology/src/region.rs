@@ -104,7 +104,7 @@ pub struct Peer {
     pub broker: Endpoint,
     /// Its admin service.
     pub web: Option<Endpoint>,
-    /// Its control link.
+    /// Its region link.
     pub link: LinkAddress,
     /// How to prove who one is.
     pub credentials: Option<Credentials>,

@@ -43,7 +43,7 @@ pub struct LinkTimes {
     pub retry_max_ms: u64,
     /// Everything is compared so often.
     pub compare_ms: u64,
-    /// A peer without a control link is asked again so often.
+    /// A peer without a region link is asked again so often.
     pub ask_again_ms: u64,
     /// A fail-over step or a question for positions may take so long.
     pub call_ms: u64,

@@ -1,4 +1,4 @@
-//! Asks a peer's web service for the address of its control link.
+//! Asks a peer's web service for the address of its region link.
 //!
 //! Invariants: a service by TLS is asked by TLS, checked against the authorities of the link; the answer is bounded in size and time; an address without TLS is never taken from it: who wants that
 //! writes it down.

@@ -9,7 +9,7 @@ pub enum LinkError {
     #[error("region {0} is no peer of this one")]
     NoPeer(String),
     /// The peer can't be reached now.
-    #[error("the control link to region {region} is not there: {why}")]
+    #[error("the region link to region {region} is not there: {why}")]
     NotConnected {
         /// The region.
         region: String,

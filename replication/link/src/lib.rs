@@ -1,4 +1,4 @@
-//! The control link between regions.
+//! The region link between regions.
 //!
 //! Role: one gRPC service per region ([`RegionLink::serve`]) and one connection to each peer
 //! ([`RegionLink::set_peers`]), over mutual TLS. It carries objects that regions share until both have the same

@@ -1,4 +1,4 @@
-//! Mutual TLS of the control link: who the other side is, by its certificate.
+//! Mutual TLS of the region link: who the other side is, by its certificate.
 //!
 //! Invariants: N5 a region is who its certificate says: the region's name stands in it, as the common name, a DNS name or
 //! the URI `meridian:region:NAME`, whoever dials; a certificate of a trusted authority that names another region is refused.
@@ -90,7 +90,7 @@ pub(crate) fn accepted(
             let (stream, from) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "the control link lets nobody in for a moment");
+                    tracing::warn!(%error, "the region link lets nobody in for a moment");
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                     continue;
                 }
@@ -101,8 +101,8 @@ pub(crate) fn accepted(
                 let _ = stream.set_nodelay(true);
                 match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
                     Ok(Ok(stream)) => drop(ready.send(Ok(stream)).await),
-                    Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS on the control link"),
-                    Err(_) => tracing::debug!(%from, "TLS on the control link took too long"),
+                    Ok(Err(error)) => tracing::debug!(%from, %error, "no TLS on the region link"),
+                    Err(_) => tracing::debug!(%from, "TLS on the region link took too long"),
                 }
             });
         }

@@ -73,12 +73,12 @@ impl LinkService {
         let own = self.link.region();
         let Some(peer) = self.link.find(region) else {
             let why = format!("region {own} has no cluster entry for region {region}");
-            tracing::warn!(region, "a region that is not registered calls on the control link");
+            tracing::warn!(region, "a region that is not registered calls on the region link");
             return Err(Status::permission_denied(why));
         };
         if !self.link.encrypted() && !peer.allows_plaintext() {
             let why = format!(
-                "the control link of region {own} is not encrypted, and its cluster entry for {region} does not allow \
+                "the region link of region {own} is not encrypted, and its cluster entry for {region} does not allow \
                  that (regionLinkUrl=http://…)"
             );
             self.context().note(region, |status| {
@@ -91,7 +91,7 @@ impl LinkService {
             let shown = request.peer_certs();
             let shown = shown.as_ref().and_then(|chain| chain.first());
             if let Err(why) = secure::is_of_region(shown, region) {
-                tracing::warn!(region, why, "a call on the control link is refused");
+                tracing::warn!(region, why, "a call on the region link is refused");
                 self.context().note(region, |status| {
                     status.calls_refused += 1;
                     status.last_refusal = Some(why.clone());

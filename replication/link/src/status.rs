@@ -12,7 +12,7 @@ pub enum PeerState {
     Connected,
     /// It failed and is dialled again after a pause.
     Disconnected,
-    /// The peer has no control link, or none is written down: nothing is dialled for now.
+    /// The peer has no region link, or none is written down: nothing is dialled for now.
     NoLink(String),
 }
 
@@ -119,7 +119,7 @@ impl PeerStatus {
     pub fn explain(&self) -> String {
         match (&self.state, &self.last_error) {
             (PeerState::Connected, _) => "connected".to_owned(),
-            (PeerState::NoLink(why), _) => format!("no control link: {why}"),
+            (PeerState::NoLink(why), _) => format!("no region link: {why}"),
             (state, Some((error, _))) => format!("{}: {error}", state.word()),
             (state, None) => state.word().to_owned(),
         }

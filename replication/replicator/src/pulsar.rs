@@ -26,7 +26,7 @@ const UNDECIDED_TEXT: &str = "whether the message is a duplicate";
 /// Entries per write when the connection was full.
 const RUN_ENTRIES: usize = 64;
 
-/// Makes topics in the remote region, for links whose peers can't be told by the control link.
+/// Makes topics in the remote region, for links whose peers can't be told by the region link.
 pub trait TopicMaker: Send + Sync {
     /// Makes it with so many partitions (0 = without), or lets it grow to so many; it may be there already.
     fn make(&self, topic: &TopicName, partitions: u32) -> BoxFuture<'static, Result<(), String>>;

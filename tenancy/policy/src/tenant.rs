@@ -68,7 +68,7 @@ pub struct ClusterData {
     /// Which of the cluster's listeners is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listener_name: Option<String>,
-    /// Own field: the control link's address, `https://host:port`, or `http://host:port` to go without TLS; unset = the
+    /// Own field: the region link's address, `https://host:port`, or `http://host:port` to go without TLS; unset = the
     /// admin address is asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region_link_url: Option<String>,
@@ -126,7 +126,7 @@ impl ClusterData {
         }
         match self.region_link_url.as_deref().filter(|url| !url.is_empty()) {
             Some(url) if !url.starts_with("http://") && !url.starts_with("https://") => {
-                refuse(url, "a control link's address begins with https://, or http:// to go without TLS")
+                refuse(url, "a region link's address begins with https://, or http:// to go without TLS")
             }
             _ => Ok(()),
         }

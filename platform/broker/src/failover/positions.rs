@@ -1,4 +1,4 @@
-//! How far topics are here, for regions that ask over the control link; the broker that serves a topic is asked.
+//! How far topics are here, for regions that ask over the region link; the broker that serves a topic is asked.
 //!
 //! Invariants: Y1 a region is told nothing of topics that it has no part in, not even whether they are there.
 //! Failure: a topic that can't be opened is answered with the reason.
@@ -87,7 +87,7 @@ pub(super) async fn delivered(
     topic: &TopicName,
     region: &str,
 ) -> Result<Option<Position>, String> {
-    let link = service.link().ok_or("there is no control link")?;
+    let link = service.link().ok_or("there is no region link")?;
     let log = service.log_of(topic).ok_or("the topic is closing")?;
     let answers = link.link.positions(region, vec![topic.to_string()]).await.map_err(|error| error.to_string())?;
     let Some(answer) = answers.into_iter().next() else { return Err("the answer holds nothing".to_owned()) };

@@ -1,4 +1,4 @@
-//! Acknowledgements of subscriptions between regions: from topics to the control link and back.
+//! Acknowledgements of subscriptions between regions: from topics to the region link and back.
 //!
 //! Role: [`AckExchange`] tells topics who takes part, remembers which of them have something for which region, and hands
 //! parts over when the link has room. What a part means the topics know.

@@ -1,6 +1,6 @@
 //! Calls of another region's admin service: make a topic, or let it grow.
 //!
-//! Regions that share a control link bring partition counts over by it; this is for those that do not.
+//! Regions that share a region link bring partition counts over by it; this is for those that do not.
 //! Invariants: time and size of the answer are bounded; a token leaves only if the entry names one.
 //! Failure: a sentence that says what was asked and answered.
 //! Must never know: links.

@@ -57,7 +57,7 @@ impl AckTopics for TopicsOf {
 }
 
 impl BrokerService {
-    /// Exchanges acknowledgements over the control link. Once, before [`Self::start`].
+    /// Exchanges acknowledgements over the region link. Once, before [`Self::start`].
     pub fn attach_acks(self: &Arc<Self>, link: &Arc<RegionLink>) {
         let calls: Arc<dyn AckLink> = link.clone();
         self.acks.connect(Arc::new(TopicsOf(Arc::downgrade(self))), Arc::downgrade(&calls));
@@ -69,12 +69,12 @@ impl BrokerService {
         self.acks.name_of(region).unwrap_or_else(|| region.0.to_string())
     }
 
-    /// Whether a region is reached by no control link: its subscriptions follow by snapshots.
+    /// Whether a region is reached by no region link: its subscriptions follow by snapshots.
     pub fn is_without_link(&self, region: &str) -> bool {
         self.without_link().is_none_or(|names| names.contains(region))
     }
 
-    /// Regions without a control link; `None` = all.
+    /// Regions without a region link; `None` = all.
     fn without_link(&self) -> Option<BTreeSet<String>> {
         let attached = self.link()?;
         let none = |peer: PeerStatus| matches!(peer.state, PeerState::NoLink(_)).then_some(peer.region);

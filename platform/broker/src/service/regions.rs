@@ -1,4 +1,4 @@
-//! What the control link does with this broker: peers follow the cluster entries, records of the registry go to and come
+//! What the region link does with this broker: peers follow the cluster entries, records of the registry go to and come
 //! from other regions, topics that were deleted elsewhere are deleted here.
 //!
 //! Invariants: a topic that was created after its deletion elsewhere stays.
@@ -23,7 +23,7 @@ use tokio::sync::broadcast::error::RecvError;
 /// Pause between two looks for tombstones that may go.
 const COLLECT: Duration = Duration::from_secs(600);
 
-/// The control link as it is attached.
+/// The region link as it is attached.
 pub struct AttachedLink {
     /// The link.
     pub link: Arc<RegionLink>,
@@ -32,7 +32,7 @@ pub struct AttachedLink {
 }
 
 impl BrokerService {
-    /// Attaches the control link and dials the peers that the cluster entries name. Once, before [`Self::start`].
+    /// Attaches the region link and dials the peers that the cluster entries name. Once, before [`Self::start`].
     pub fn attach_link(self: &Arc<Self>, link: Arc<RegionLink>, url: Option<String>) {
         self.registry.set_deletions(Arc::new(TopicDeletions { service: Arc::downgrade(self) }));
         link.set_objects(Arc::new(SharedObjects::new(self.registry.clone())));
@@ -47,7 +47,7 @@ impl BrokerService {
         debug_assert!(attached.is_ok(), "a link is attached once");
     }
 
-    /// The control link, if there is one.
+    /// The region link, if there is one.
     pub fn link(&self) -> Option<&AttachedLink> {
         self.link.get()
     }

@@ -1,4 +1,4 @@
-//! Registries of several regions over memory stores, joined by the control link over real sockets.
+//! Registries of several regions over memory stores, joined by the region link over real sockets.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

@@ -1,4 +1,4 @@
-"""The control link between two regions as processes: what both share converges, deletions go everywhere."""
+"""The region link between two regions as processes: what both share converges, deletions go everywhere."""
 import pathlib
 import time
 

@@ -140,9 +140,9 @@ pub(crate) async fn run(context: Arc<Context>, peer: Arc<Peer>) {
 fn note_failure(peer: &Peer, error: String) {
     let was_connected = peer.status().state == PeerState::Connected;
     if was_connected {
-        tracing::warn!(region = peer.name, error, "the control link has ended");
+        tracing::warn!(region = peer.name, error, "the region link has ended");
     } else {
-        tracing::debug!(region = peer.name, error, "the control link can't be made");
+        tracing::debug!(region = peer.name, error, "the region link can't be made");
     }
     peer.enter(PeerState::Disconnected);
     peer.note(|status| status.last_error = Some((error, wall_ms())));
@@ -218,7 +218,7 @@ async fn dial(context: &Context, peer: &Peer, endpoint: &Endpoint) -> Result<Cli
                 ));
             }
             (false, _) => {
-                tracing::warn!(region = peer.name, url, "the control link is not encrypted");
+                tracing::warn!(region = peer.name, url, "the region link is not encrypted");
                 tokio::time::timeout(limit, channel.connect()).await
             }
         };

@@ -25,7 +25,7 @@ pub(super) async fn run(context: &Arc<Context>, peer: &Arc<Peer>, mut client: Cl
         status.attempts = 0;
     });
     peer.enter(PeerState::Connected);
-    tracing::info!(region = peer.name, tls = endpoint.tls, "the control link is there");
+    tracing::info!(region = peer.name, tls = endpoint.tls, "the region link is there");
     let beats = beat(context, peer, client.clone());
     let objects = objects::run(context, peer, client.clone(), can("objects"));
     let acks = acks::run(context, peer, client.clone(), can("acks"));

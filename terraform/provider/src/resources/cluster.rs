@@ -27,7 +27,7 @@ fn about(field: &str) -> &'static str {
         }
         "authenticationPlugin" => "How brokers authenticate there.",
         "peerClusterNames" => "Clusters that may answer look-ups for this one.",
-        "regionLinkUrl" => "The control link's address; the admin address is asked if it is unset.",
+        "regionLinkUrl" => "The region link's address; the admin address is asked if it is unset.",
         _ => "As in the cluster entries of the admin API.",
     }
 }

@@ -135,7 +135,7 @@ class ClusterSide(MeridianSide):
     def begin(self, incoming):
         def own(number):
             binary, web, control = self.services[number * len(SERVICES):][:len(SERVICES)]
-            # A group without a control link says so for all brokers.
+            # A group without a region link says so for all brokers.
             link = self.settings.get("regionLinkPort", self.ports[control])
             return {"brokerServicePort": self.ports[binary], "webServicePort": self.ports[web], "regionLinkPort": link,
                     "advertisedListeners": self.listeners(incoming, binary), "internalListenerName": "internal"}
@@ -213,7 +213,7 @@ class Group:
         """`kinds`: name of the region → "meridian" or "pulsar"; `settings` go to every region."""
         self.folder = pathlib.Path(folder)
         self.sides = {name: KINDS[kind](name, self.folder / name, dict(settings)) for name, kind in kinds.items()}
-        # Without a port for the control link regions share nothing but messages, as with Pulsar.
+        # Without a port for the region link regions share nothing but messages, as with Pulsar.
         self.shares_policies = settings.get("regionLinkPort", 1) != ""
         self.links = {}
         self.counter = itertools.count()

@@ -26,7 +26,7 @@ def test_a_namespace_that_somebody_switched_is_shown_and_switched_back(pair):
     assert west.get(path)["active"] == "west"
     # A link that was refused before east knew west tries again after a pause.
     linked = lambda: west.get("/admin/v2/meridian/region-link/peers").get("east", {}).get("state") == "connected"
-    wait_until(linked, 30, "the control link to east")
+    wait_until(linked, 30, "the region link to east")
     done = west.admin("POST", f"{path}/switch", json={"to": "east"})
     assert done.status_code == 200, done.text
     change = one.changes()['module.shop.meridian_failover_group.this["money"]']
