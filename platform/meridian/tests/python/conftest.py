@@ -21,6 +21,7 @@ def make_region(tmp_path):
     made = []
 
     def make(**settings):
+        settings = {"diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98, **settings}
         region = Region(tmp_path / f"region-{len(made)}", **settings)
         made.append(region)
         return region.start()

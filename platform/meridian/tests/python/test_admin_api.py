@@ -78,7 +78,7 @@ def own_routes(region):
 def filled(path, **more):
     names = {**SAMPLES, "topic": "t", "subscription": "s", "role": "r", "group": "g", "owner": "o", "bookie": "b", "broker": "b", "policy": "p",
              "key": "k", "value": "v", "rest": "x", "bundle": "0x00000000_0xffffffff", "seconds": "1", "timestamp": "1", "count": "1", "nth": "1",
-             "ledger": "1", "entry": "1", "version": "1", "allocator": "a", **more}
+             "ledger": "1", "entry": "1", "version": "1", "allocator": "a", "region": "east", **more}
     return re.sub(r"\{(\w+)\}", lambda part: names[part.group(1)], path)
 
 

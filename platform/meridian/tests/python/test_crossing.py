@@ -142,7 +142,7 @@ def named(pattern, names):
     """A path of the API's document with its parts filled in."""
     filling = {"domain": "persistent", "cluster": "standalone", "broker": "b", "policy": "p", "group": "sekrit-group", "role": "worker-a",
                "key": "sekrit", "value": "x", "bundle": "0x00000000_0xffffffff", "timestamp": "1", "seconds": "1", "count": "1", "nth": "1",
-               "ledger": "1", "entry": "0", "version": "0", "owner": "hush-owner", "bookie": "b", "allocator": "x", "rest": "x", **names}
+               "ledger": "1", "entry": "0", "version": "0", "owner": "hush-owner", "bookie": "b", "region": "east", "allocator": "x", "rest": "x", **names}
     if pattern.endswith("antiAffinity/{group}"):
         return f"/admin/v2/namespaces/standalone/antiAffinity/g?tenant={filling['tenant']}"
     return re.sub(r"\{(\w+)\}", lambda part: filling[part.group(1)], pattern)

@@ -21,7 +21,7 @@ def regions(tmp_path):
         ready.unlink(missing_ok=True)
         output = open(tmp_path / "output.txt", "w+")
         process = subprocess.Popen([BINARY, "regions", "--data-dir", str(tmp_path / "data"), "--free-ports", "--ready-file",
-                                    str(ready), *options], stdout=output, stderr=output)
+                                    str(ready), "--set", "diskUsageThreshold=0.99", "--set", "diskUsageLwmThreshold=0.98", *options], stdout=output, stderr=output)
         started.append(process)
         wait_until(lambda: ready.exists() or process.poll() is not None, START_SECONDS, "the start")
         output.seek(0)
