@@ -4,9 +4,8 @@
 //! be given, and in `meridian_web_refused_total`.
 //! Failure: a connection that is slow, too large or broken is closed; accepting goes on.
 
+use crate::AdminError;
 use crate::body::KeptBody;
-use crate::state::AdminState;
-use crate::{AdminError, router};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -190,14 +189,7 @@ impl WebListener {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped; requests in progress are cut off then.
-    pub async fn run(self, state: AdminState) {
-        let state = AdminState { body_bytes: self.limits.body_bytes, ..state };
-        let refusals = state.refusals.clone();
-        self.run_router(router(state), refusals).await;
-    }
-
-    /// Serves other pages than those of the admin API, within the same bounds.
+    /// Serves pages until it is dropped; requests in progress are cut off then.
     pub async fn run_router(self, router: Router, refusals: WebRefusals) {
         let port = Port { router, limits: self.limits, refusals };
         let places = Arc::new(Places::default());

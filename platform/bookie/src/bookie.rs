@@ -22,7 +22,7 @@ use crate::pool::ReadPool;
 use crate::read::{ReadCache, Reading, Step};
 use crate::replay::ReplayReport;
 use meridian_bookie_api::{AddEntry, AddSink, Bookie, BookieError, BoxFuture, FenceState, ReadEntry, ReadRequest};
-use meridian_types::{BookieId, EntryId, LedgerId};
+use meridian_types::{BookieId, EntryId, LedgerId, Repeats};
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -186,6 +186,7 @@ fn new_core(
         flush: FlushSignal::default(),
         disk: RwLock::new(DiskState::Writable),
         flush_failure: Mutex::new(None),
+        flush_trouble: Mutex::new(Repeats::by_minute()),
         last_compaction: Mutex::new(LastRuns::new()),
         damaged_logs: Mutex::default(),
         closed: AtomicBool::new(false),

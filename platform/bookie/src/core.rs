@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::pool::ReadPool;
 use crate::read::ReadCache;
 use meridian_bookie_api::{AddEntry, AddResult, AddSink, BookieError, FenceState};
-use meridian_types::{BookieId, EntryId, LedgerId};
+use meridian_types::{BookieId, EntryId, LedgerId, Repeats};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,8 +51,11 @@ pub(crate) struct Core {
     pub pool: ReadPool,
     pub flush: FlushSignal,
     pub disk: RwLock<DiskState>,
-    /// Why the last checkpoint failed; none since then has succeeded.
+    /// The cause why the last checkpoint failed; none since then has succeeded. It names no file, so that it is the same as
+    /// long as the trouble is.
     pub flush_failure: Mutex<Option<String>>,
+    /// Checkpoints that failed, as far as they were told.
+    pub flush_trouble: Mutex<Repeats>,
     pub last_compaction: Mutex<LastRuns>,
     /// Logs with damage, left alone by compaction.
     pub damaged_logs: Mutex<BTreeSet<u32>>,
@@ -127,14 +130,14 @@ impl Core {
         if let Some(reason) = journals.iter().find_map(Journal::failure) {
             return Some(format!("a journal has failed: {reason}"));
         }
+        let disk = *self.disk.read();
+        if disk == DiskState::Full {
+            return Some(DISK_FULL.to_owned());
+        }
         if let Some(reason) = self.flush_failure.lock().clone() {
             return Some(format!("checkpoints fail: {reason}"));
         }
-        match *self.disk.read() {
-            DiskState::Writable => None,
-            DiskState::ReadOnly => Some(DISK_LIMIT.to_owned()),
-            DiskState::Full => Some(DISK_FULL.to_owned()),
-        }
+        (disk == DiskState::ReadOnly).then(|| DISK_LIMIT.to_owned())
     }
 
     /// A reason to refuse everything.

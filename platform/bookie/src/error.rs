@@ -44,8 +44,26 @@ impl StorageError {
 
     /// Whether the disk has no room left.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Io { source, .. }
-            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+        match self {
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            // RocksDB passes on the system's text alone.
+            Self::Index(error) => {
+                ["No space left on device", "quota exceeded"].iter().any(|text| error.as_ref().contains(text))
+            }
+            _ => false,
+        }
+    }
+
+    /// The cause without what it happened to: the same however often it happens, whatever file it meets.
+    pub fn cause(&self) -> String {
+        match self {
+            full if full.is_full() => "no space left on the disk".to_owned(),
+            Self::Io { source, .. } => source.to_string(),
+            Self::Index(error) => format!("index: {:?}", error.kind()),
+            other => other.to_string(),
+        }
     }
 
     pub(crate) fn to_bookie_error(&self) -> BookieError {

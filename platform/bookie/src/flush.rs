@@ -3,8 +3,9 @@
 //! Role: one thread that waits for a full cache, for the interval, or for the disk check.
 //! Invariants: H1 the journal mark is taken before the caches are swapped, so that every entry in front of it is in
 //! the flushed cache or already stored; H2 logs are synced before the index knows their places, the index is flushed
-//! before a journal file is released; H3 a flush that failed keeps its cache and is tried again.
-//! Failure: counted, logged, tried again at the next turn.
+//! before a journal file is released; H3 a flush that failed keeps its cache and is tried again, at growing pauses.
+//! Failure: counted, tried again at the next turn; told when it begins, when the cause is another, once a minute, and when
+//! it is over.
 //! Must never know: sockets.
 
 use crate::cache::Half;
@@ -24,8 +25,10 @@ use std::time::{Duration, Instant};
 
 /// Index changes applied at a time.
 const CHANGES_AT_A_TIME: usize = 4096;
-/// Pause before a failed flush is tried again.
+/// Pause before a failed flush is tried again; doubles up to [`RETRY_PAUSE_MAX`].
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Longest pause: a disk that has room again is used so soon.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct Signal {
@@ -73,13 +76,23 @@ impl FlushSignal {
 /// The flush thread.
 pub(crate) fn run(core: &Core) {
     let mut next_flush = Instant::now() + core.config.flush_interval;
+    if core.flush_failure.lock().is_some() {
+        // The replay could not store what it found.
+        core.flush.request();
+    }
     let mut next_check = Instant::now() + core.config.disk.check_interval;
+    let mut pause = RETRY_PAUSE;
     while let Some(requested) = core.flush.wait(next_flush.min(next_check)) {
         let now = Instant::now();
-        if requested || now >= next_flush {
+        // What fails is not tried faster because more is asked for.
+        let failing = pause > RETRY_PAUSE;
+        if (requested && !failing) || now >= next_flush {
             next_flush = now + core.config.flush_interval;
-            if core.checkpoint().is_err() {
-                next_flush = now + RETRY_PAUSE.min(core.config.flush_interval);
+            if core.checkpoint().is_ok() {
+                pause = RETRY_PAUSE;
+            } else {
+                next_flush = now + pause.min(core.config.flush_interval);
+                pause = (pause * 2).min(RETRY_PAUSE_MAX);
             }
             core.check_disk();
         }
@@ -111,12 +124,19 @@ impl Core {
             writer.abandon();
             self.ledgers.put_back(&dirty);
             self.metrics.flush_failures.inc();
-            *self.flush_failure.lock() = Some(error.to_string());
-            tracing::error!(bookie = %self.id, %error, "checkpoint failed; it is tried again");
+            let cause = error.cause();
+            if let Some(line) = self.flush_trouble.lock().note(Instant::now(), &cause) {
+                let (times, lasted_ms) = (line.times, line.lasted_ms());
+                tracing::error!(bookie = %self.id, %error, times, lasted_ms, "checkpoints fail; they are tried again");
+            }
+            *self.flush_failure.lock() = Some(cause);
             return Err(error);
         }
         self.cache.end_flush();
         *self.flush_failure.lock() = None;
+        if let Some(line) = self.flush_trouble.lock().end(Instant::now()) {
+            tracing::info!(bookie = %self.id, lasted_ms = line.lasted_ms(), "checkpoints succeed again");
+        }
         self.ledgers.forget_idle(|ledger_id| self.cache.holds(ledger_id));
         self.metrics.flushes.inc();
         timer.observe_duration();

@@ -12,22 +12,28 @@
 //! | `V` | version 1 (4) |
 //!
 //! Invariants: X1 no write-ahead log: a checkpoint is one flush, and its mark is written last, so that what is not in
-//! the index after a crash is in the journal; X2 a place is written only after the entry log is synced.
+//! the index after a crash is in the journal; X2 a place is written only after the entry log is synced; X3 on a disk
+//! without room, where RocksDB opens for reading alone, the index is read, and opened for writing by the first write that
+//! finds [`WRITING_NEEDS_BYTES`] free.
 //! Failure: [`StorageError`]; values of a wrong length are damage.
 //! Must never know: bytes of entries.
 
 use crate::error::StorageError;
 use crate::journal::JournalMark;
 use meridian_types::{EntryId, LedgerId};
+use parking_lot::{RwLock, RwLockReadGuard};
 use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, Options, ReadOptions, WriteBatch, WriteOptions};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const VERSION: u32 = 1;
 const STATE_VERSION: u8 = 1;
 const FLAG_FENCED: u8 = 1;
 const WRITE_BUFFER_BYTES: usize = 4 << 20;
 const BLOCK_CACHE_BYTES: usize = 8 << 20;
+/// Room that opening for writing needs: RocksDB's own files, and a first flush.
+const WRITING_NEEDS_BYTES: u64 = 2 * WRITE_BUFFER_BYTES as u64;
 
 /// Where an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,12 +57,15 @@ pub struct StoredLedger {
 
 /// The index of one node.
 pub struct Index {
-    db: DB,
+    dir: PathBuf,
+    db: RwLock<DB>,
+    /// Opened for reading alone (X3).
+    read_only: AtomicBool,
 }
 
 impl std::fmt::Debug for Index {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Index({})", self.db.path().display())
+        write!(f, "Index({})", self.dir.display())
     }
 }
 
@@ -117,31 +126,54 @@ impl Index {
     /// # Errors
     /// [`StorageError`] if RocksDB refuses (another process holds it) or the index is of a later version.
     pub fn open(dir: &Path) -> Result<Self, StorageError> {
-        let db = DB::open(&options(), dir)?;
-        match db.get(b"V")? {
-            Some(raw) => {
-                let version = u32::from_le_bytes(exact(&raw, "index version")?);
-                if version != VERSION {
-                    return Err(StorageError::Version { what: "the index".to_owned(), version, known: VERSION });
-                }
+        let (db, read_only) = match open_to_write(dir) {
+            Ok(db) => (db, false),
+            Err(full) if full.is_full() => {
+                // An index that was never written can't be read: the disk is what is in the way.
+                let Ok(db) = DB::open_for_read_only(&options(), dir, false) else { return Err(full) };
+                check_version(&db)?;
+                tracing::error!(dir = %dir.display(), error = %full, "the index is opened for reading alone");
+                (db, true)
             }
-            None => db.put_opt(b"V", VERSION.to_le_bytes(), &no_wal())?,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { dir: dir.to_owned(), db: RwLock::new(db), read_only: AtomicBool::new(read_only) })
+    }
+
+    fn reader(&self) -> RwLockReadGuard<'_, DB> {
+        self.db.read()
+    }
+
+    /// The index for a write (X3).
+    fn writer(&self) -> Result<RwLockReadGuard<'_, DB>, StorageError> {
+        if self.read_only.load(Ordering::Acquire) {
+            let stat = rustix::fs::statvfs(&self.dir).map_err(|e| StorageError::io("measure", &self.dir, e.into()))?;
+            if stat.f_bavail * stat.f_frsize < WRITING_NEEDS_BYTES {
+                let source = std::io::ErrorKind::StorageFull.into();
+                return Err(StorageError::io("open the index for writing in", &self.dir, source));
+            }
+            let mut db = self.db.write();
+            if self.read_only.load(Ordering::Acquire) {
+                *db = open_to_write(&self.dir)?;
+                self.read_only.store(false, Ordering::Release);
+                tracing::info!(dir = %self.dir.display(), "the index is open for writing again");
+            }
         }
-        Ok(Self { db })
+        Ok(self.db.read())
     }
 
     pub(crate) fn apply(&self, changes: Changes) -> Result<(), StorageError> {
-        Ok(self.db.write_opt(changes.batch, &no_wal())?)
+        Ok(self.writer()?.write_opt(changes.batch, &no_wal())?)
     }
 
     /// Makes everything applied durable (X1).
     pub(crate) fn flush(&self) -> Result<(), StorageError> {
-        Ok(self.db.flush()?)
+        Ok(self.writer()?.flush()?)
     }
 
     /// Where one entry is.
     pub(crate) fn place(&self, ledger_id: LedgerId, entry_id: EntryId) -> Result<Option<Place>, StorageError> {
-        self.db.get_pinned(entry_key(ledger_id, entry_id))?.map(|raw| decode_place(&raw)).transpose()
+        self.reader().get_pinned(entry_key(ledger_id, entry_id))?.map(|raw| decode_place(&raw)).transpose()
     }
 
     /// Up to `max` places from `from`, in order.
@@ -153,7 +185,8 @@ impl Index {
     ) -> Result<Vec<(EntryId, Place)>, StorageError> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(entry_key(ledger_id, EntryId(i64::MAX)));
-        let mut rows = self.db.raw_iterator_opt(options);
+        let db = self.reader();
+        let mut rows = db.raw_iterator_opt(options);
         let mut places = Vec::new();
         rows.seek(entry_key(ledger_id, from));
         while places.len() < max
@@ -170,7 +203,8 @@ impl Index {
     pub(crate) fn last_entry(&self, ledger_id: LedgerId) -> Result<EntryId, StorageError> {
         let mut options = ReadOptions::default();
         options.set_iterate_lower_bound(entry_key(ledger_id, EntryId(i64::MIN)));
-        let mut rows = self.db.raw_iterator_opt(options);
+        let db = self.reader();
+        let mut rows = db.raw_iterator_opt(options);
         rows.seek_for_prev(entry_key(ledger_id, EntryId(i64::MAX)));
         let last = match rows.key() {
             Some(key) => EntryId(number(&exact::<8>(&key[9..], "entry key")?)),
@@ -182,12 +216,12 @@ impl Index {
 
     /// What is stored of a ledger.
     pub(crate) fn ledger(&self, ledger_id: LedgerId) -> Result<Option<StoredLedger>, StorageError> {
-        self.db.get_pinned(ledger_key(ledger_id))?.map(|raw| decode_ledger(&raw)).transpose()
+        self.reader().get_pinned(ledger_key(ledger_id))?.map(|raw| decode_ledger(&raw)).transpose()
     }
 
     /// Whether a deleted ledger was fenced: its old writer may still try.
     pub(crate) fn was_fenced(&self, ledger_id: LedgerId) -> Result<bool, StorageError> {
-        Ok(self.db.get_pinned(fence_key(ledger_id))?.is_some())
+        Ok(self.reader().get_pinned(fence_key(ledger_id))?.is_some())
     }
 
     /// Every ledger, in order.
@@ -214,7 +248,7 @@ impl Index {
 
     /// Bytes of one ledger in one log.
     pub(crate) fn log_row(&self, log: u32, ledger_id: LedgerId) -> Result<u64, StorageError> {
-        match self.db.get_pinned(log_key(log, ledger_id))? {
+        match self.reader().get_pinned(log_key(log, ledger_id))? {
             Some(raw) => Ok(u64::from_le_bytes(exact(&raw, "log bytes")?)),
             None => Ok(0),
         }
@@ -222,7 +256,7 @@ impl Index {
 
     /// The checkpoint of one journal.
     pub(crate) fn mark(&self, journal: u32) -> Result<JournalMark, StorageError> {
-        let Some(raw) = self.db.get(mark_key(journal))? else { return Ok(JournalMark::default()) };
+        let Some(raw) = self.reader().get(mark_key(journal))? else { return Ok(JournalMark::default()) };
         let raw: [u8; 16] = exact(&raw, "journal mark")?;
         Ok(JournalMark {
             sequence: u64::from_le_bytes(exact(&raw[..8], "journal mark")?),
@@ -239,7 +273,8 @@ impl Index {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(to);
         options.fill_cache(false);
-        let mut rows = self.db.raw_iterator_opt(options);
+        let db = self.reader();
+        let mut rows = db.raw_iterator_opt(options);
         rows.seek(from);
         while let Some((key, value)) = rows.item() {
             visit(key, value)?;
@@ -247,6 +282,24 @@ impl Index {
         }
         Ok(rows.status()?)
     }
+}
+
+fn open_to_write(dir: &Path) -> Result<DB, StorageError> {
+    let db = DB::open(&options(), dir)?;
+    if !check_version(&db)? {
+        db.put_opt(b"V", VERSION.to_le_bytes(), &no_wal())?;
+    }
+    Ok(db)
+}
+
+/// Whether the index has a version: a new one has none.
+fn check_version(db: &DB) -> Result<bool, StorageError> {
+    let Some(raw) = db.get(b"V")? else { return Ok(false) };
+    let version = u32::from_le_bytes(exact(&raw, "index version")?);
+    if version != VERSION {
+        return Err(StorageError::Version { what: "the index".to_owned(), version, known: VERSION });
+    }
+    Ok(true)
 }
 
 fn options() -> Options {

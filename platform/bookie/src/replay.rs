@@ -1,8 +1,9 @@
 //! Brings what the journals hold behind the last checkpoint back into the caches.
 //!
 //! Invariants: J7 every acked add behind the checkpoint is replayed, whatever is damaged elsewhere; what is damaged is
-//! reported and counted; J8 replay is idempotent: a second one gives the same state.
-//! Failure: a journal file of a later version ends the start; damage does not.
+//! reported and counted; J8 replay is idempotent: a second one gives the same state; J9 on a full disk it goes on in
+//! memory, within the bound of the caches.
+//! Failure: a journal file of a later version ends the start, and a full disk once the caches are full; damage does not.
 //! Must never know: sockets.
 
 use crate::cache::{CachedEntry, Fill, owned_payload};
@@ -116,8 +117,20 @@ impl Core {
             entry: owned_payload(payload),
         };
         if self.cache.put_replayed(record.ledger_id, cached) == Fill::Full {
-            self.checkpoint()?;
+            self.store_replayed()?;
         }
         Ok(())
+    }
+
+    /// Makes room for more. On a full disk the caches take what they took before the restart (J9).
+    fn store_replayed(&self) -> Result<(), StorageError> {
+        let failed = self.flush_failure.lock().is_some();
+        if failed && !self.cache.is_overfull() {
+            return Ok(());
+        }
+        match self.checkpoint() {
+            Err(full) if full.is_full() && !self.cache.is_overfull() => Ok(()),
+            outcome => outcome,
+        }
     }
 }

@@ -16,7 +16,7 @@ use meridian_ledger::{Announcement, BookieDirectory, BookieRegistration, OwnBook
 use meridian_metadata::{Condition, MetadataError, SharedStore};
 use meridian_settings::{Key, Settings};
 use meridian_topology::Location;
-use meridian_types::{BookieId, LedgerId};
+use meridian_types::{BookieId, LedgerId, Repeats};
 use prometheus::{IntGauge, Registry as Metrics};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -83,14 +83,20 @@ impl OwnBookies {
         let pause = Duration::from_millis(pause_ms.max(1000));
         let mut beat = tokio::time::interval(DISK_LOOK.min(pause));
         let mut last = Instant::now();
+        let mut trouble = Repeats::by_minute();
         loop {
             beat.tick().await;
             if last.elapsed() < pause && !self.short_of_disk() {
                 continue;
             }
             for bookie in &self.all {
-                if let Err(error) = collect(bookie, &store).await {
-                    tracing::warn!(bookie = %bookie.id(), %error, "garbage was not collected; it will be tried again");
+                let Err(error) = collect(bookie, &store).await else {
+                    trouble.end(Instant::now());
+                    continue;
+                };
+                if let Some(line) = trouble.note(Instant::now(), &format!("{}: {error}", bookie.id())) {
+                    let times = line.times;
+                    tracing::warn!(bookie = %bookie.id(), %error, times, "garbage was not collected; it will be tried again");
                 }
             }
             last = Instant::now();
@@ -182,21 +188,27 @@ impl Served {
     }
 }
 
-/// Says in the registration whether the bookie takes entries.
+/// Says in the registration, and by one line per change, whether the bookie takes entries.
 async fn tell_state(bookie: Arc<LocalBookie>, announcement: Arc<Announcement>, registered: IntGauge) {
-    let mut before = bookie.refuses_adds();
+    let mut trouble = Repeats::by_minute();
     loop {
-        tokio::time::sleep(STATE_LOOK).await;
-        let now = bookie.refuses_adds();
-        if now != before {
-            match &now {
-                Some(reason) => tracing::error!(bookie = %bookie.id(), reason, "read-only from now on"),
-                None => tracing::info!(bookie = %bookie.id(), "takes entries again"),
+        let (now, refused) = (Instant::now(), bookie.refuses_adds());
+        match &refused {
+            Some(reason) => {
+                if let Some(line) = trouble.note(now, reason) {
+                    let lasted_ms = line.lasted_ms();
+                    tracing::error!(bookie = %bookie.id(), reason, lasted_ms, "the bookie is read-only");
+                }
+            }
+            None => {
+                if let Some(line) = trouble.end(now) {
+                    tracing::info!(bookie = %bookie.id(), lasted_ms = line.lasted_ms(), "the bookie takes entries again");
+                }
             }
         }
-        announcement.set_read_only(now.clone());
+        announcement.set_read_only(refused);
         registered.set(i64::from(announcement.figures().registered));
-        before = now;
+        tokio::time::sleep(STATE_LOOK).await;
     }
 }
 

@@ -16,6 +16,14 @@ const QUOTED_LINES: usize = 5;
 /// Most bytes of a log that are read for them.
 const QUOTED_BYTES: usize = 4096;
 
+/// Says which option takes other ports, if ports are what is in the way.
+pub fn with_free_ports(error: Failure, chosen: bool) -> Failure {
+    match !chosen && error.to_string().contains("Address already in use") {
+        true => format!("{error}\nWith --free-ports it takes ports that are free.").into(),
+        false => error,
+    }
+}
+
 /// A started process.
 pub struct Child {
     name: String,

@@ -13,6 +13,7 @@ use meridian_admin::WebListener;
 use meridian_broker::Listener;
 use meridian_identity::tls::ServerTls;
 use meridian_settings::{Key, Settings};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 /// Ports that are bound; nothing is accepted yet.
@@ -32,9 +33,20 @@ pub struct Ports {
     pub at: Addresses,
 }
 
-/// Names the setting in the error of a port that can't be bound.
-fn named(key: &str, port: u16) -> impl Fn(std::io::Error) -> String {
-    move |error| format!("{key}={port}: the port can't be bound: {error}")
+/// Names the setting in the error of a port that can't be bound, and what to do about it.
+pub fn named(key: &str, port: u16) -> impl Fn(std::io::Error) -> String {
+    move |error| {
+        let hint = match error.kind() {
+            ErrorKind::AddrInUse => format!(
+                "; another process listens there (`ss -ltnp 'sport = :{port}'` names it): end it, or choose a free port \
+                 ({key}=0 takes any)"
+            ),
+            ErrorKind::AddrNotAvailable => "; bindAddress is no address of this machine".to_owned(),
+            ErrorKind::PermissionDenied => "; ports below 1024 need a privilege: choose a higher one".to_owned(),
+            _ => String::new(),
+        };
+        format!("{key}={port}: the port can't be bound: {error}{hint}")
+    }
 }
 
 /// The server side of TLS for a port, or which settings it needs.
@@ -191,6 +203,17 @@ mod tests {
         let bound =
             runtime.block_on(async { Ports::bind(Role::Standalone, &settings).map(|ports| ports.at.named.len()) });
         bound.err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_port_in_use_is_refused_with_what_to_do() {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = taken.local_addr().expect("an address").port();
+        for key in ["brokerServicePort", "webServicePort", "regionLinkPort"] {
+            let error = refused(&[&format!("{key}={port}")]);
+            assert!(error.starts_with(&format!("{key}={port}: the port can't be bound")), "{error}");
+            assert!(error.contains(&format!("sport = :{port}")) && error.contains(&format!("{key}=0")), "{error}");
+        }
     }
 
     #[test]

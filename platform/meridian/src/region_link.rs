@@ -29,7 +29,7 @@ pub fn bind(settings: &Settings, host: IpAddr) -> Result<Option<TcpListener>, Fa
             );
             Ok(None)
         }
-        Err(error) => Err(format!("regionLinkPort={port}: the port can't be bound: {error}").into()),
+        Err(error) => Err(crate::ports::named("regionLinkPort", port)(error).into()),
     }
 }
 

@@ -4,13 +4,14 @@
 //! replicated namespace `demo/orders`, says how to try it, and ends both when asked.
 //! Invariants: R1 nothing is announced before both regions answer and know each other; R2 no child outlives this process:
 //! a child ends by itself once its standard input closes, also if this process is killed; R3 the end of one child ends
-//! the other.
+//! the other; R4 one process works on a folder.
 //! Failure: what prevented the start, or which child ended and the last lines of its log, as the one error line's text.
 //! Must never know: any protocol but a few admin calls.
 
 use crate::admin::api::Admin;
-use crate::child::Child;
+use crate::child::{Child, with_free_ports};
 use crate::cli::Failure;
+use crate::floors;
 use clap::Args;
 use serde_json::json;
 use std::io::Write;
@@ -65,9 +66,12 @@ const PLANS: [Plan; 2] =
 /// # Errors
 /// Whatever prevented the start or a clean end.
 pub fn run(args: RegionsArgs) -> Result<(), Failure> {
+    // Before anything of it is touched: another one's logs and ready files are in it, too (R4).
+    let _claim = floors::claim(&args.data_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut children = Vec::new();
     let outcome = runtime.block_on(serve(&args, &mut children));
+    let outcome = outcome.map_err(|error| with_free_ports(error, args.free_ports));
     let ended = end(&mut children);
     outcome.and(ended)
 }
@@ -96,7 +100,6 @@ async fn start(args: &RegionsArgs, children: &mut Vec<Child>) -> Result<(), Fail
     if crate::store::metadata_dir(&args.data_dir).exists() {
         return Err(format!("--data-dir {shown}: holds the data of one region; `meridian standalone` serves it").into());
     }
-    std::fs::create_dir_all(&args.data_dir).map_err(|error| format!("--data-dir {shown}: {error}"))?;
     for plan in &PLANS {
         let child = Child::start(plan.name, "standalone", &args.data_dir, &options(args, plan))?;
         children.push(child.called(format!("region {}", plan.name)));

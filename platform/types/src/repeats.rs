@@ -74,11 +74,6 @@ impl Repeats {
         let trouble = self.trouble.take()?;
         Some(Line { times: trouble.times, lasted: now.saturating_duration_since(trouble.begun) })
     }
-
-    /// Whether it goes on.
-    pub fn lasts(&self) -> bool {
-        self.trouble.is_some()
-    }
 }
 
 #[cfg(test)]
@@ -99,7 +94,6 @@ mod tests {
         assert_eq!(repeats.note(at(60_000), "full"), line(300, 60_000));
         assert_eq!(repeats.note(at(60_200), "broken"), line(1, 60_200), "a change is told at once");
         assert_eq!(repeats.note(at(60_400), "full"), None, "but not that it is again what it was");
-        assert!(repeats.lasts());
         assert_eq!(repeats.end(at(61_000)), line(1, 61_000));
         assert_eq!(repeats.note(at(62_000), "full"), line(1, 0), "a new trouble");
     }

@@ -4,7 +4,7 @@
 //! zeros once, ahead of use, and used again. A node that starts for the first time makes a small file at once, so that
 //! its first ack does not wait for a large one; the large one is filled in the background when it will be needed.
 //! Invariants: L1 a file in use has its sequence and epoch in its name, synced in the folder, before the first record
-//! is written; L2 sequences only grow; L3 at most `pool_files` free files are kept, and only
+//! is written; L2 sequences only grow, and none is left out: one that could not be made leaves no file and no gap; L3 at most `pool_files` free files are kept, and only
 //! [`HELD_FREE_FILES`] while the disk is short: free files count as used, and would keep it short for ever.
 //! Failure: a file that cannot be made is an error of this call only; the next call tries again.
 //! Must never know: records.
@@ -19,10 +19,14 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const FILL_CHUNK_BYTES: usize = 1 << 20;
 /// A background fill syncs after so many bytes, so that it never hands the disk one large burst.
 const FILL_SYNC_BYTES: u64 = 4 << 20;
+
+/// Pause after a file that could not be filled: each attempt writes it from its begin.
+const FILL_PAUSE: Duration = Duration::from_secs(60);
 
 /// Free files kept while the disk is short, so that fences and recovery writes go on.
 const HELD_FREE_FILES: usize = 1;
@@ -52,6 +56,7 @@ pub(crate) struct JournalFile {
 struct Pool {
     free: Vec<(PathBuf, u64)>,
     filling: bool,
+    failed: Option<Instant>,
 }
 
 /// See the module.
@@ -120,11 +125,26 @@ impl JournalFiles {
         }
     }
 
-    /// The next file, with room for `min_bytes` of records (L1).
+    /// The sequence of the next file: everything in front of it is in files with lower ones.
+    pub fn next_sequence(&self) -> u64 {
+        self.next_sequence.load(Ordering::Relaxed)
+    }
+
+    /// The next file, with room for `min_bytes` of records (L1). One thread takes.
     pub fn take(&self, min_bytes: u64) -> Result<JournalFile, StorageError> {
-        let need = round_up_to_block(min_bytes) + BLOCK_BYTES as u64;
-        let header = FileHeader { sequence: self.next_sequence.fetch_add(1, Ordering::Relaxed), epoch: random_epoch() };
+        let header = FileHeader { sequence: self.next_sequence(), epoch: random_epoch() };
         let path = self.settings.dir.join(header.file_name());
+        let taken = self.take_as(header, &path, min_bytes);
+        match &taken {
+            Ok(_) => self.next_sequence.store(header.sequence + 1, Ordering::Relaxed),
+            // Two files of one sequence would be a damage (L2).
+            Err(_) => drop(fs::remove_file(&path)),
+        }
+        taken
+    }
+
+    fn take_as(&self, header: FileHeader, path: &Path, min_bytes: u64) -> Result<JournalFile, StorageError> {
+        let need = round_up_to_block(min_bytes) + BLOCK_BYTES as u64;
         let free = {
             let mut pool = self.pool.lock();
             let at = pool.free.iter().position(|(_, len)| *len >= need);
@@ -132,27 +152,24 @@ impl JournalFiles {
         };
         let len_bytes = match free {
             Some((free, len)) => {
-                fs::rename(&free, &path).map_err(|e| StorageError::io("rename", &free, e))?;
+                fs::rename(&free, path).map_err(|e| StorageError::io("rename", &free, e))?;
                 len
             }
             None => {
                 let len = round_up_to_block(self.settings.first_file_bytes).max(need);
-                if let Err(error) = zero_fill(&path, len) {
-                    let _ = fs::remove_file(&path);
-                    return Err(error);
-                }
+                zero_fill(path, len)?;
                 len
             }
         };
-        let file = self.open_for_writing(&path)?;
+        let file = self.open_for_writing(path)?;
         // What is cached of the file stands in large pieces, and a small record written into one dirties all of it. Dropped,
         // each write brings pages of its own size. It is advice: a system that does not follow it only writes more.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         block.fill(&header.encode());
         block.pad();
-        file.write_all_at(block.as_slice(), 0).map_err(|e| StorageError::io("write", &path, e))?;
-        file.sync_data().map_err(|e| StorageError::io("sync", &path, e))?;
+        file.write_all_at(block.as_slice(), 0).map_err(|e| StorageError::io("write", path, e))?;
+        file.sync_data().map_err(|e| StorageError::io("sync", path, e))?;
         sync_dir(&self.settings.dir)?;
         Ok(JournalFile { header, file, len_bytes })
     }
@@ -201,7 +218,8 @@ impl JournalFiles {
     pub fn fill_ahead(self: &Arc<Self>) {
         {
             let mut pool = self.pool.lock();
-            if pool.filling || !pool.free.is_empty() || self.hold_fill.load(Ordering::Relaxed) {
+            let failed_lately = pool.failed.is_some_and(|failed| failed.elapsed() < FILL_PAUSE);
+            if failed_lately || pool.filling || !pool.free.is_empty() || self.hold_fill.load(Ordering::Relaxed) {
                 return;
             }
             pool.filling = true;
@@ -222,6 +240,7 @@ impl JournalFiles {
             .and_then(|()| fs::rename(&filling, &free).map_err(|e| StorageError::io("rename", &filling, e)));
         let mut pool = self.pool.lock();
         pool.filling = false;
+        pool.failed = made.is_err().then(Instant::now);
         match made {
             Ok(()) => pool.free.push((free, len)),
             Err(error) => {
@@ -310,6 +329,22 @@ mod tests {
         assert_eq!(files.pool.lock().free.len(), 1);
         let on_disk = fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(on_disk, 2, "one free, one in use");
+    }
+
+    /// Otherwise a replay would take the gap for lost files.
+    #[test]
+    fn a_file_that_can_not_be_made_leaves_no_gap() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("journal");
+        fs::create_dir(&home).unwrap();
+        let (files, _) = JournalFiles::open(settings(&home)).unwrap();
+        assert_eq!(files.take(100).unwrap().header.sequence, 1);
+        fs::rename(&home, dir.path().join("away")).unwrap();
+        for _ in 0..3 {
+            assert!(files.take(100).is_err());
+        }
+        fs::rename(dir.path().join("away"), &home).unwrap();
+        assert_eq!((files.next_sequence(), files.take(100).unwrap().header.sequence), (2, 2));
     }
 
     #[test]

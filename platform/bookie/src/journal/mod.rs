@@ -119,7 +119,7 @@ pub(crate) struct JournalParts {
 }
 
 impl Journal {
-    /// Takes the first file and starts the thread.
+    /// Takes the first file, if there is room for one, and starts the thread.
     pub fn start(parts: JournalParts) -> Result<Self, StorageError> {
         let shared = Arc::new(Shared {
             queue: Mutex::new(Queue::default()),

@@ -7,9 +7,11 @@ use super::record::{BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, 
 use super::{Control, Gate, Item, JournalMark, JournalParts, Shared};
 use crate::error::StorageError;
 use meridian_bookie_api::{AddEntry, BookieError};
-use meridian_types::EntryId;
+use meridian_types::{EntryId, Repeats};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -18,6 +20,8 @@ pub(super) struct Writer {
     group_bytes: u64,
     nice: Option<i32>,
     out: Output,
+    /// Groups that found no file.
+    no_file: Repeats,
 }
 
 /// Why a group failed.
@@ -30,8 +34,15 @@ enum Failure {
 
 impl Writer {
     pub fn new(shared: Arc<Shared>, parts: JournalParts) -> Result<Self, StorageError> {
-        let file = parts.files.take(0)?;
-        *shared.mark.lock() = JournalMark { sequence: file.header.sequence, offset_bytes: BLOCK_BYTES as u64 };
+        let file = match parts.files.take(0) {
+            Ok(file) => Some(file),
+            // A node without room serves reads: the first group that finds room takes the file.
+            Err(full) if full.is_full() => None,
+            Err(error) => return Err(error),
+        };
+        // Everything that was replayed is in files in front of this one.
+        let sequence = file.as_ref().map_or_else(|| parts.files.next_sequence(), |file| file.header.sequence);
+        *shared.mark.lock() = JournalMark { sequence, offset_bytes: file.as_ref().map_or(0, |_| BLOCK_BYTES as u64) };
         let out = Output {
             files: parts.files,
             file,
@@ -47,6 +58,7 @@ impl Writer {
             group_bytes: parts.group_bytes,
             nice: parts.nice,
             out,
+            no_file: Repeats::by_minute(),
         })
     }
 
@@ -110,15 +122,22 @@ impl Writer {
             }
             Ok(syncs) => {
                 timer.observe_duration();
+                if let Some(line) = self.no_file.end(Instant::now()) {
+                    tracing::info!(lasted_ms = line.lasted_ms(), "the journal has a file to write to again");
+                }
                 let metrics = &self.shared.metrics;
                 metrics.journal_syncs.inc_by(syncs);
                 metrics.journal_records.inc_by(std::mem::take(&mut self.out.records));
                 metrics.journal_write_bytes.inc_by(std::mem::take(&mut self.out.bytes));
-                *self.shared.mark.lock() = self.out.mark();
+                if let Some(mark) = self.out.mark() {
+                    *self.shared.mark.lock() = mark;
+                }
                 Ok(())
             }
             Err(Failure::NoFile(error)) => {
-                tracing::error!(%error, "the journal has no file to write to");
+                if let Some(line) = self.no_file.note(Instant::now(), &error.cause()) {
+                    tracing::error!(%error, times = line.times, "the journal has no file to write to");
+                }
                 Err(error.to_bookie_error())
             }
             Err(Failure::Broken(error)) => {
@@ -134,7 +153,8 @@ impl Writer {
 /// Where records go: the file, and the buffer in front of it.
 struct Output {
     files: Arc<JournalFiles>,
-    file: JournalFile,
+    /// `None` until there is room for one.
+    file: Option<JournalFile>,
     /// Where the buffer's first byte belongs.
     offset_bytes: u64,
     buffer: AlignedBuffer,
@@ -143,8 +163,15 @@ struct Output {
 }
 
 impl Output {
-    fn mark(&self) -> JournalMark {
-        JournalMark { sequence: self.file.header.sequence, offset_bytes: self.offset_bytes }
+    fn mark(&self) -> Option<JournalMark> {
+        let sequence = self.file.as_ref()?.header.sequence;
+        Some(JournalMark { sequence, offset_bytes: self.offset_bytes })
+    }
+
+    /// The file, which [`Output::make_room`] has made sure of.
+    fn file(&self) -> Result<&JournalFile, Failure> {
+        let none = || StorageError::Io { what: "write the journal".to_owned(), source: ErrorKind::NotFound.into() };
+        self.file.as_ref().ok_or_else(|| Failure::NoFile(none()))
     }
 
     /// Writes and syncs the group; answers how many syncs it took (0 if there was nothing to write).
@@ -182,14 +209,14 @@ impl Output {
     fn make_room(&mut self, payload_bytes: usize) -> Result<u64, Failure> {
         let record_bytes = (RECORD_HEADER_BYTES + payload_bytes) as u64;
         let end = self.offset_bytes + round_up_to_block(self.buffer.len() as u64 + record_bytes);
-        if end <= self.file.len_bytes {
+        if self.file.as_ref().is_some_and(|file| end <= file.len_bytes) {
             return Ok(0);
         }
-        let dirty = self.buffer.len() > 0 || self.offset_bytes > BLOCK_BYTES as u64;
+        let dirty = self.file.is_some() && (self.buffer.len() > 0 || self.offset_bytes > BLOCK_BYTES as u64);
         if dirty {
             self.sync()?;
         }
-        self.file = self.files.take(record_bytes).map_err(Failure::NoFile)?;
+        self.file = Some(self.files.take(record_bytes).map_err(Failure::NoFile)?);
         self.offset_bytes = BLOCK_BYTES as u64;
         Ok(u64::from(dirty))
     }
@@ -200,7 +227,7 @@ impl Output {
             recovery: false,
             payload_bytes: 0,
             digest: 0,
-            epoch: self.file.header.epoch,
+            epoch: self.file()?.header.epoch,
             ledger_id: control.ledger_id,
             entry_id: EntryId::NONE,
             last_add_confirmed: control.last_add_confirmed,
@@ -215,7 +242,7 @@ impl Output {
             recovery: add.recovery,
             payload_bytes: add.entry.len() as u32,
             digest: add.digest,
-            epoch: self.file.header.epoch,
+            epoch: self.file()?.header.epoch,
             ledger_id: add.ledger_id,
             entry_id: add.entry_id,
             last_add_confirmed: add.last_add_confirmed,
@@ -238,8 +265,9 @@ impl Output {
     }
 
     fn write(&mut self) -> Result<(), Failure> {
-        self.file.file.write_all_at(self.buffer.as_slice(), self.offset_bytes).map_err(|source| {
-            Failure::Broken(StorageError::Io { what: format!("write {}", self.file.header.file_name()), source })
+        let JournalFile { file, header, .. } = self.file()?;
+        file.write_all_at(self.buffer.as_slice(), self.offset_bytes).map_err(|source| {
+            Failure::Broken(StorageError::Io { what: format!("write {}", header.file_name()), source })
         })?;
         self.offset_bytes += self.buffer.len() as u64;
         self.bytes += self.buffer.len() as u64;
@@ -252,11 +280,12 @@ impl Output {
             self.buffer.pad();
             self.write()?;
         }
-        self.file.file.sync_data().map_err(|source| {
-            Failure::Broken(StorageError::Io { what: format!("sync {}", self.file.header.file_name()), source })
+        let JournalFile { file, header, len_bytes } = self.file()?;
+        file.sync_data().map_err(|source| {
+            Failure::Broken(StorageError::Io { what: format!("sync {}", header.file_name()), source })
         })?;
         // Late, so that the checkpoint that gives the file before this one back comes first: then nothing is filled.
-        if self.offset_bytes > self.file.len_bytes / 4 * 3 {
+        if self.offset_bytes > len_bytes / 4 * 3 {
             self.files.fill_ahead();
         }
         Ok(())

@@ -9,11 +9,11 @@
 use super::registration::BookieRegistration;
 use crate::keys;
 use meridian_metadata::{Condition, MetadataError, Operation, SessionId, SharedStore};
-use meridian_types::BookieId;
+use meridian_types::{BookieId, Repeats};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -146,6 +146,7 @@ impl Keeper {
         let beat = Duration::from_millis((self.ttl_ms / 4).max(1));
         let mut current = Some(session);
         let mut pause = beat;
+        let mut trouble = Repeats::by_minute();
         loop {
             let changed = tokio::select! {
                 () = tokio::time::sleep(pause) => false,
@@ -160,7 +161,12 @@ impl Keeper {
                 Some(session) => in_time(self.store.renew_session(session)).await,
             };
             pause = beat;
-            let Err(error) = outcome else { continue };
+            let Err(error) = outcome else {
+                if let Some(line) = trouble.end(Instant::now()) {
+                    tracing::info!(key = self.key, lasted_ms = line.lasted_ms(), "the registration is kept again");
+                }
+                continue;
+            };
             self.shared.failed_calls.fetch_add(1, Ordering::Relaxed);
             pause = RETRY_PAUSE.min(beat);
             if changed {
@@ -174,7 +180,10 @@ impl Keeper {
                 self.shared.registered.store(false, Ordering::Relaxed);
                 self.shared.sessions_lost.fetch_add(1, Ordering::Relaxed);
             }
-            tracing::warn!(key = self.key, %error, "the registration could not be kept; trying again");
+            if let Some(line) = trouble.note(Instant::now(), &error.to_string()) {
+                let times = line.times;
+                tracing::warn!(key = self.key, %error, times, "the registration could not be kept; trying again");
+            }
         }
     }
 }

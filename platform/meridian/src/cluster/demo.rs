@@ -4,13 +4,14 @@
 //! brokers, says how to try it, and starts again what ends, as a supervisor would: a node may be killed to see what
 //! happens. Ends all when asked.
 //! Invariants: D1 nothing is announced before every node answers; D2 no child outlives this process: a child ends by
-//! itself once its standard input closes.
+//! itself once its standard input closes; D3 one process works on a folder.
 //! Failure: what prevented the start, with the last lines of the log of the node that ended.
 //! Must never know: any protocol.
 
 use super::identity::ClusterIdentity;
-use crate::child::Child;
+use crate::child::{Child, with_free_ports};
 use crate::cli::Failure;
+use crate::floors;
 use crate::regions::{own_path, write_whole};
 use crate::store::{self, StoreUrl};
 use clap::Args;
@@ -82,6 +83,8 @@ struct Node {
 /// # Errors
 /// Whatever prevented the start or a clean end.
 pub fn run(args: &DemoArgs) -> Result<(), Failure> {
+    // Before anything of it is touched: another one's logs and ready files are in it, too (D3).
+    let _claim = floors::claim(&args.data_dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let mut nodes = Vec::new();
     let outcome = runtime.block_on(serve(args, &mut nodes));
@@ -171,8 +174,6 @@ fn say(text: &str) {
 }
 
 async fn start(args: &DemoArgs, nodes: &mut Vec<Node>) -> Result<(), Failure> {
-    let shown = args.data_dir.display();
-    std::fs::create_dir_all(&args.data_dir).map_err(|error| format!("--data-dir {shown}: {error}"))?;
     let url = match &args.store {
         Some(url) => url.clone(),
         None => {
@@ -181,7 +182,7 @@ async fn start(args: &DemoArgs, nodes: &mut Vec<Node>) -> Result<(), Failure> {
             let options =
                 ["--listen".to_owned(), listen.to_owned(), "--data-dir".to_owned(), folder.display().to_string()];
             nodes.push(Node::new(STORE.to_owned(), STORE, options.to_vec()));
-            let at = bring_up(args, nodes, 0).await?;
+            let at = bring_up(args, nodes, 0).await.map_err(|error| with_free_ports(error, args.free_ports))?;
             // The address stays the same when it is started again.
             nodes[0].options[1] = at.clone();
             format!("tikv://{at}/{CLUSTER}")
@@ -205,7 +206,7 @@ async fn start(args: &DemoArgs, nodes: &mut Vec<Node>) -> Result<(), Failure> {
         node.start(args)?;
     }
     for node in &mut nodes[first..] {
-        node.ready().await?;
+        node.ready().await.map_err(|error| with_free_ports(error, args.free_ports))?;
     }
     announce(args, &url, nodes)
 }

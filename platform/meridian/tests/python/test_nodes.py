@@ -1,17 +1,21 @@
-"""Nodes that can't work yet: an address that is taken, a metadata store that is not up. They say
+"""Nodes that can't work yet: an address that is taken, a metadata store that is not up, a disk without room. They say
 what is missing, are not healthy, and go on by themselves."""
+import os
 import re
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
 import requests
 
-from cluster import Cluster, Node
-from region import wait_until
+from cluster import MINI_TIKV, Cluster, Node, keep, read_numbers
+from region import BINARY, wait_until
 
 LEASE_SECONDS = 3.0
+DISK_MIB = 96
+COUNT = 1200
 
 
 @pytest.fixture
@@ -171,3 +175,119 @@ def test_a_store_of_another_cluster_or_of_none_ends_the_start_at_once(make_clust
     node.settings["metadataStoreUrl"] = cluster.metadata_url.replace("/west", "/nowhere")
     assert "meridian cluster init" in node.refused()
     assert time.monotonic() - begun < 20
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of its own for one bookie."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("a disk of its own can't be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True)
+
+
+def fill(folder):
+    """Until not a byte fits."""
+    with open(folder / "ballast", "ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                pass
+    usage = os.statvfs(folder)
+    assert usage.f_bavail == 0, usage
+
+
+def test_a_bookie_without_a_byte_of_room_starts_serves_reads_and_comes_back(make_cluster, small_disk):
+    # What is read comes from the bookie: the broker's cache holds less.
+    sizes = {"journalMaxSizeMB": 8, "dbStorage_writeCacheMaxSizeMb": 8, "managedLedgerCacheSizeMB": 1,
+             "catchUpCacheSizeMB": 1}
+    quorums = {f"managedLedgerDefault{name}": 1 for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+    cluster = make_cluster(started=False, brokers=1, bookies=1, **quorums, **sizes)
+    bookie = cluster.bookies[0]
+    bookie.data = small_disk / "bookie"
+    cluster.start()
+    topic = "persistent://public/default/full"
+    keep(cluster, topic)
+    client = cluster.client()
+    producer = client.create_producer(topic, send_timeout_millis=60_000)
+    for number in range(COUNT):
+        producer.send(f"{number:08d}".encode() + b"x" * 4000)
+    client.close()
+    # What is in the journal alone is read as well: the bookie dies with a full disk.
+    fill(small_disk)
+    bookie.kill()
+    for _ in range(2):
+        bookie.start()
+        wait_until(lambda: bookie.health().status_code == 503, 20, "it says that it is read-only")
+        assert "full" in bookie.health().text, bookie.health().text
+        numbers = [int(number) for number in read_numbers(cluster, topic)]
+        assert numbers == list(range(COUNT)), (len(numbers), numbers[:3])
+        assert bookie.metric("bookkeeper_server_READ_ENTRY_count") > COUNT / 4
+        bookie.kill()
+        fill(small_disk)
+    bookie.start()
+    time.sleep(8)
+    noise = [line for line in lines(bookie, "ERROR") + lines(bookie, "WARN")]
+    assert len(noise) < 40, (len(noise), noise[-10:])
+    (small_disk / "ballast").unlink()
+    wait_until(lambda: bookie.health().status_code == 200, 30, "it takes entries again")
+    client = cluster.client()
+    producer = client.create_producer(topic, send_timeout_millis=60_000)
+    for number in range(COUNT, COUNT + 100):
+        producer.send(f"{number:08d}".encode() + b"x" * 4000)
+    client.close()
+    bookie.stop()
+    bookie.start()
+    numbers = [int(number) for number in read_numbers(cluster, topic)]
+    assert numbers == list(range(COUNT + 100)), (len(numbers), numbers[:3], numbers[-3:])
+
+
+def test_a_disk_that_fills_up_is_told_once_and_counted(make_cluster, small_disk):
+    sizes = {"journalMaxSizeMB": 8, "dbStorage_writeCacheMaxSizeMb": 8, "flushInterval": 1000}
+    quorums = {f"managedLedgerDefault{name}": 1 for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+    cluster = make_cluster(started=False, brokers=1, bookies=1, **quorums, **sizes)
+    bookie = cluster.bookies[0]
+    bookie.data = small_disk / "bookie"
+    cluster.start()
+    client = cluster.client()
+    producer = client.create_producer("persistent://public/default/fills", send_timeout_millis=5_000)
+    producer.send(b"before")
+    fill(small_disk)
+    with pytest.raises(Exception):
+        for _ in range(10_000):
+            producer.send(b"x" * 200_000)
+    time.sleep(10)
+    told = lines(bookie, "ERROR")
+    assert 1 <= len(told) <= 6, (len(told), told[:12])
+    assert 1 <= len(lines(bookie, "the bookie is read-only")) <= 3, told
+    (small_disk / "ballast").unlink()
+    wait_until(lambda: bookie.health().status_code == 200, 30, "it takes entries again")
+    wait_until(lambda: lines(bookie, "takes entries again"), 10, "the line that says so")
+    client.close()
+
+
+def test_a_second_demo_in_one_folder_is_refused_and_touches_nothing_of_the_first(tmp_path):
+    folder, ready_file = tmp_path / "demo", tmp_path / "ready.json"
+    command = [BINARY, "cluster", "demo", "--data-dir", str(folder), "--brokers", "1", "--bookies", "3", "--free-ports",
+               "--mini-tikv", MINI_TIKV]
+    with open(tmp_path / "demo.log", "wb") as log:
+        first = subprocess.Popen([*command, "--ready-file", str(ready_file)], stdout=log, stderr=log)
+    try:
+        wait_until(ready_file.exists, 90, "the cluster")
+        held = {path: path.read_bytes() for path in folder.glob("*.ready")}
+        assert len(held) >= 5, held
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1 and "the folder is in use by another process" in second.stderr, second
+        assert str(folder) in second.stderr
+        assert {path: path.read_bytes() for path in folder.glob("*.ready")} == held
+        assert not [line for path in folder.glob("*.log") for line in path.read_text().splitlines()
+                    if "in use" in line or "can't be bound" in line]
+        assert first.poll() is None
+    finally:
+        first.send_signal(signal.SIGTERM)
+        first.wait(90)
