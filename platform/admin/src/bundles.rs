@@ -145,7 +145,7 @@ fn largest(state: &AdminState, namespace: &NamespaceName) -> Result<BundleId, Ad
 async fn positions(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
     let bundles = named(&state, &call, &namespace)?;
-    let topics = state.service.list_topics(&namespace, meridian_broker::ListDomain::All).await?;
+    let topics = state.service.list_everywhere(&namespace, meridian_broker::ListDomain::All).await?;
     let positions: serde_json::Map<String, serde_json::Value> = topics
         .iter()
         .filter(|topic| within(&state, bundles.as_deref(), topic))

@@ -31,13 +31,10 @@ async fn lookup(State(state): Given, call: Call) -> Answer {
         return Reply::redirect(&format!("{}/lookup/v2/topic/{path}", url.trim_end_matches('/')));
     }
     let listener = call.query("listenerName").or(header);
+    // Whoever serves it: a redirect would lose the credentials of clients whose HTTP library sends them to one address only.
     let answer = state.service.lookup(&topic, listener, call.flag("authoritative")).await?;
-    if !answer.is_owner {
-        return Err(AdminError::elsewhere(format!("{topic} is served elsewhere"), answer.web_url, answer.web_url_tls));
-    }
-    let broker_id = broker_id(&state);
     Ok(Reply::json(&json!({
-        "brokerId": broker_id,
+        "brokerId": answer.broker_id,
         "brokerUrl": answer.broker_url,
         "brokerUrlTls": answer.broker_url_tls,
         "httpUrl": answer.web_url,

@@ -14,6 +14,7 @@
 //! Failure: a sentence. A broker without a plain web service can't be asked.
 //! Must never know: topics, regions.
 
+use crate::service::Deed;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
@@ -86,6 +87,10 @@ pub(crate) enum Ask {
     Replay { tail: String },
     /// Let go of a tail.
     Release { tail: String },
+    /// Which topics that keep nothing are served: nothing but their owner knows of them.
+    NonPersistent { namespace: String },
+    /// Do it to a subscription of each of these topics; without a name to all.
+    Subscription { topics: Vec<String>, name: Option<String>, deed: Deed },
 }
 
 /// A planned switch that holds publishes.
@@ -107,10 +112,20 @@ pub(crate) enum Said {
     Resync,
     Later(String),
     Refused(String),
-    Positions { incarnation: u64, last: Option<(i64, i64)>, marks: Vec<(u32, u64, i64, i64)> },
-    Left { entries: u64, acks: u64 },
+    Positions {
+        incarnation: u64,
+        last: Option<(i64, i64)>,
+        marks: Vec<(u32, u64, i64, i64)>,
+    },
+    Left {
+        entries: u64,
+        acks: u64,
+    },
     Costs(Vec<TopicCost>),
     Position(i64, i64),
+    Topics(Vec<String>),
+    /// For each topic whether the subscription was found, and is replicated.
+    Subscriptions(Vec<Option<bool>>),
 }
 
 pub(crate) fn pair(position: Position) -> (i64, i64) {
@@ -218,6 +233,18 @@ mod tests {
                 r#"{"v":1,"ask":{"free":{"namespace":"t/n","begunMs":7}}}"#,
             ),
             (
+                Ask::Subscription {
+                    topics: vec!["persistent://t/n/a".into()],
+                    name: Some("s".into()),
+                    deed: Deed::Ensure { earliest: true, replicated: None },
+                },
+                concat!(
+                    r#"{"v":1,"ask":{"subscription":{"topics":["persistent://t/n/a"],"name":"s","#,
+                    r#""deed":{"ensure":{"earliest":true,"replicated":null}}}}}"#
+                ),
+            ),
+            (Ask::NonPersistent { namespace: "t/n".into() }, r#"{"v":1,"ask":{"nonPersistent":{"namespace":"t/n"}}}"#),
+            (
                 Ask::Hold(held),
                 r#"{"v":1,"ask":{"hold":{"namespace":"t/n","target":"east","begunMs":1,"deadlineMs":2}}}"#,
             ),
@@ -231,6 +258,8 @@ mod tests {
             r#"{"left":{"entries":1,"acks":2}}"#
         );
         assert_eq!(serde_json::to_string(&Said::Done).expect("JSON"), r#""done""#);
+        let topics = Said::Topics(vec!["non-persistent://t/n/a".into()]);
+        assert_eq!(serde_json::to_string(&topics).expect("JSON"), r#"{"topics":["non-persistent://t/n/a"]}"#);
         for wrong in ["", "{}", r#"{"v":2,"ask":"x"}"#, r#"{"v":1,"ask":{"nothing":{}}}"#] {
             assert!(read(wrong.as_bytes()).is_err(), "{wrong}");
         }

@@ -4,6 +4,7 @@ use super::{Apply, forward};
 use crate::error::AdminError;
 use crate::schemas;
 use crate::state::AdminState;
+use meridian_broker::service::Deed;
 use meridian_declare::{Actual, Facet, Group, Object, ObjectId, REGION_FIELDS, canonical_schema};
 use meridian_policy::quota::Place;
 use meridian_policy::schema::{NAMESPACE, TOPIC};
@@ -196,14 +197,10 @@ async fn subscription(state: &AdminState, topic: &TopicName, name: &str) -> Resu
     if state.require_namespace(&topic.namespace()).is_err() || state.require_topic(topic).await.is_err() {
         return Ok(None);
     }
-    let mut replicated = true;
-    for part in state.parts(topic).await? {
-        let stats = state.load(&part).await?.stats();
-        match stats.subscriptions.iter().find(|subscription| subscription.name == name) {
-            Some(found) => replicated &= found.replicated,
-            None => return Ok(None),
-        }
-    }
+    let found = state.service.at_subscription(&state.parts(topic).await?, Some(name), Deed::Look).await?;
+    // There if every partition has it.
+    let Some(replicated) = found.into_iter().collect::<Option<Vec<bool>>>() else { return Ok(None) };
+    let replicated = replicated.into_iter().all(|one| one);
     let mut object = Object::default();
     object.set(Facet::Field("replicated"), json!(replicated));
     Ok(Some(object))

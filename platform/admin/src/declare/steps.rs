@@ -9,13 +9,13 @@ use crate::state::AdminState;
 use axum::http::StatusCode;
 use meridian_broker::BrokerError;
 use meridian_broker::access::Principal;
+use meridian_broker::service::Deed;
 use meridian_declare::{Action, Change, Facet, Group, Object, ObjectId, Step};
 use meridian_policy::quota::{Limit, Quota};
 use meridian_policy::schema::{NAMESPACE, TOPIC};
 use meridian_policy::{BundlesData, ClusterData, Permission, Policies, TenantInfo, TopicPolicies};
 use meridian_registry::RegistryError;
-use meridian_topic::{SeekTo, TopicErrorKind};
-use meridian_types::{NamespaceName, Position, TopicName};
+use meridian_types::{NamespaceName, TopicName};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -381,35 +381,17 @@ async fn subscription(
     let checked = state.service.check_subscription_name(name);
     checked.map_err(|error| AdminError::invalid(error.to_string()))?;
     let replicated = field(changes, "replicated").and_then(Value::as_bool);
-    let at = match field(changes, "position").and_then(Value::as_str) {
-        Some("earliest") => Position::EARLIEST,
-        _ => Position::LATEST,
+    let earliest = field(changes, "position").and_then(Value::as_str) == Some("earliest");
+    let deed = match (create, replicated) {
+        (true, _) => Deed::Ensure { earliest, replicated },
+        (false, Some(replicated)) => Deed::Replicate(replicated),
+        (false, None) => return Ok(()),
     };
-    for part in state.parts(topic).await? {
-        let handle = state.load(&part).await?;
-        if create {
-            let to = SeekTo::Position(at, Vec::new());
-            let made =
-                handle.create_subscription(name.to_owned(), to, BTreeMap::new(), replicated.unwrap_or(false)).await;
-            match made {
-                Ok(()) => continue,
-                Err(error) if error.kind == TopicErrorKind::Busy => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if let Some(replicated) = replicated {
-            handle.set_subscription_replicated(name.to_owned(), replicated).await?;
-        }
-    }
+    state.service.at_subscription(&state.parts(topic).await?, Some(name), deed).await?;
     Ok(())
 }
 
 async fn delete_subscription(state: &AdminState, topic: &TopicName, name: &str, force: bool) -> Result<(), AdminError> {
-    for part in state.parts(topic).await? {
-        match state.load(&part).await?.delete_subscription(name.to_owned(), force).await {
-            Err(error) if error.kind == TopicErrorKind::SubscriptionNotFound => {}
-            outcome => outcome?,
-        }
-    }
+    state.service.at_subscription(&state.parts(topic).await?, Some(name), Deed::Delete { force }).await?;
     Ok(())
 }

@@ -18,11 +18,10 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
 use meridian_broker::ListDomain;
-use meridian_broker::service::is_system_topic;
+use meridian_broker::service::{Deed, is_system_topic};
 use meridian_door::{Action, Scope};
 use meridian_policy::Policies;
 use meridian_policy::quota::Place;
-use meridian_topic::TopicErrorKind;
 use meridian_types::{NamespaceName, TopicName};
 
 const PATH: &str = "/admin/v2/namespaces/{tenant}/{namespace}";
@@ -123,47 +122,38 @@ pub async fn listed(
     domain: ListDomain,
     with_system: bool,
 ) -> Result<Vec<TopicName>, AdminError> {
-    let mut topics = state.service.list_topics(namespace, domain).await?;
+    let mut topics = state.service.list_everywhere(namespace, domain).await?;
     topics.retain(|topic| with_system || !is_system_topic(topic));
     Ok(topics)
 }
 
-/// Topics of the namespace that are loaded here, and of the bundle if the path names one.
-fn touched(state: &AdminState, call: &Call, namespace: &NamespaceName) -> Result<Vec<TopicName>, AdminError> {
+/// Topics of the namespace, and of the bundle if the path names one.
+async fn meant(
+    state: &AdminState,
+    call: &Call,
+    namespace: &NamespaceName,
+    domain: ListDomain,
+) -> Result<Vec<TopicName>, AdminError> {
     let named = bundles::named(state, call, namespace)?;
-    let names = state.service.loaded_topics().into_iter().map(|topic| topic.name().clone());
-    let within = |name: &TopicName| bundles::within(state, named.as_deref(), name);
-    Ok(names.filter(|name| name.namespace() == *namespace && within(name)).collect())
+    let mut topics = listed(state, namespace, domain, false).await?;
+    topics.retain(|topic| bundles::within(state, named.as_deref(), topic));
+    Ok(topics)
 }
 
 /// Skips everything, on all subscriptions or on one, wherever it exists.
 async fn clear_backlog(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
-    let named = bundles::named(&state, &call, &namespace)?;
+    let topics = meant(&state, &call, &namespace, ListDomain::Persistent).await?;
     let wanted = call.name("subscription");
-    for topic in state.service.list_topics(&namespace, ListDomain::Persistent).await? {
-        if is_system_topic(&topic) || !bundles::within(&state, named.as_deref(), &topic) {
-            continue;
-        }
-        let handle = state.load(&topic).await?;
-        let subscriptions = handle.stats().subscriptions.into_iter().map(|subscription| subscription.name);
-        for name in subscriptions.filter(|name| wanted.is_empty() || *name == wanted) {
-            handle.skip(name, None).await?;
-        }
-    }
+    let name = Some(wanted.as_str()).filter(|name| !name.is_empty());
+    state.service.at_subscription(&topics, name, Deed::Skip).await?;
     Ok(Reply::done())
 }
 
+/// Deletes a subscription wherever it exists.
 async fn unsubscribe(State(state): Given, call: Call) -> Answer {
     let namespace = state.administered_namespace(&call)?;
-    let name = call.name("subscription");
-    for topic in touched(&state, &call, &namespace)? {
-        let handle = state.load(&topic).await?;
-        match handle.delete_subscription(name.clone(), false).await {
-            Ok(()) => {}
-            Err(error) if error.kind == TopicErrorKind::SubscriptionNotFound => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let topics = meant(&state, &call, &namespace, ListDomain::All).await?;
+    state.service.at_subscription(&topics, Some(&call.name("subscription")), Deed::Delete { force: false }).await?;
     Ok(Reply::done())
 }

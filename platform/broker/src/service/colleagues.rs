@@ -3,7 +3,7 @@
 //! Failure: [`WithinError`] for who has no right to ask; a refusal in words for everything else.
 //! Must never know: how questions travel.
 
-use super::BrokerService;
+use super::{BrokerService, ListDomain};
 use crate::colleagues::{Ask, Held, Said, WITHIN_LIMIT, bytes_of, pair};
 use crate::failover::{TopicsHost, positions};
 use meridian_failover::FailoverError;
@@ -130,6 +130,12 @@ impl BrokerService {
                 let tail = Tail::decode(&bytes_of(&tail)?).map_err(text)?;
                 let (ledger, entry) = pair(self.host()?.replay_here(&tail).await.map_err(text)?);
                 Ok(Said::Position(ledger, entry))
+            }
+            Ask::Subscription { topics, name, deed } => self.subscriptions_here(&topics, name.as_deref(), deed).await,
+            Ask::NonPersistent { namespace } => {
+                let namespace = name_of(&namespace)?;
+                let names = self.loaded_names(&namespace, ListDomain::NonPersistent);
+                Ok(Said::Topics(names.map(|name| name.to_string()).collect()))
             }
             Ask::Release { tail } => {
                 let tail = Tail::decode(&bytes_of(&tail)?).map_err(text)?;

@@ -11,6 +11,8 @@ use meridian_types::TopicName;
 /// Answer to a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LookupAnswer {
+    /// The broker's name; none if it belongs to another region.
+    pub broker_id: Option<String>,
     /// `pulsar://host:port`.
     pub broker_url: Option<String>,
     /// `pulsar+ssl://host:port`.
@@ -33,6 +35,7 @@ impl BrokerService {
         let PublishRule::Moved { to } = self.publish_rule(topic) else { return None };
         let there = self.registry().cluster(&to)?;
         Some(LookupAnswer {
+            broker_id: None,
             broker_url: there.broker_service_url.clone(),
             broker_url_tls: there.broker_service_url_tls.clone(),
             web_url: there.service_url.clone(),
@@ -62,6 +65,7 @@ impl BrokerService {
         if let Place::There(broker) = self.ownership.locate(topic, authoritative).await? {
             let found = broker.listener(wanted).ok_or_else(no_such)?;
             return Ok(LookupAnswer {
+                broker_id: Some(broker.id.clone()),
                 broker_url: found.broker_url.clone(),
                 broker_url_tls: found.broker_url_tls.clone(),
                 web_url: broker.web_url.clone(),
@@ -78,6 +82,7 @@ impl BrokerService {
         };
         let found = found.ok_or_else(no_such)?;
         Ok(LookupAnswer {
+            broker_id: Some(self.ownership.me().id.clone()),
             broker_url: found.broker_url.clone(),
             broker_url_tls: found.broker_url_tls.clone(),
             web_url: self.config().web_url.clone(),

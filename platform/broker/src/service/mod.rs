@@ -21,6 +21,7 @@ mod partitions;
 mod policies;
 mod regions;
 mod schemas;
+mod subscriptions;
 mod topic_map;
 mod topics;
 
@@ -31,6 +32,7 @@ pub use lookup::LookupAnswer;
 pub use owning::{CONTACT_PATH, RegistryNamespaces, broker_id, broker_record};
 pub use partitions::MAX_PARTITIONS;
 pub use regions::AttachedLink;
+pub use subscriptions::Deed;
 pub use topics::Create;
 
 use crate::access::Access;

@@ -56,7 +56,7 @@ impl Session {
         namespace: &NamespaceName,
         domain: ListDomain,
     ) -> Result<Vec<TopicName>, BrokerError> {
-        let mut topics = self.service.list_topics(namespace, domain).await?;
+        let mut topics = self.service.list_everywhere(namespace, domain).await?;
         topics.retain(|topic| !crate::service::is_system_topic(topic));
         Ok(topics)
     }

@@ -19,7 +19,7 @@ START_SECONDS = 60
 DISK = {"diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98}
 
 
-class Node:
+class Node(Asked):
     """One process. Its ports stay the same over a restart."""
 
     def __init__(self, name, role, folder, settings):
