@@ -325,8 +325,10 @@ async fn a_broker_that_ends_leaves_nothing_behind() {
         }
     };
     assert_eq!(told, Some(other.url.clone()));
-    // No lease had to run out.
-    assert!(placed.iter().all(|(topic, ..)| other.ownership.serves(&name(topic))));
+    let ended = Instant::now();
+    let serves_all = |node: &Node| placed.iter().all(|(topic, ..)| node.ownership.serves(&name(topic)));
+    other.until("all is its", serves_all).await;
+    assert!(ended.elapsed() < Duration::from_millis(TTL_MS), "no lease had to run out");
     other.until("it has gone", |node| node.ownership.brokers().len() == 1).await;
     let mut client = other.connect().await;
     client.producer(1, topic).await;
