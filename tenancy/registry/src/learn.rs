@@ -101,6 +101,50 @@ impl Registry {
         self.learn(&Key::Partitioned(topic.clone())).await
     }
 
+    /// Whether a partitioned topic has this partition; by the store if it is not known here, for another process may just have
+    /// made the topic or given it more.
+    ///
+    /// # Errors
+    /// [`RegistryError::Store`].
+    pub async fn learn_partition(&self, partition: &TopicName) -> Result<bool, RegistryError> {
+        let (base, Some(number)) = (partition.base(), partition.partition()) else { return Ok(false) };
+        let has = || self.partitions(&base).is_some_and(|count| number < count);
+        if has() {
+            return Ok(true);
+        }
+        let key = Key::Partitioned(base.clone());
+        if !self.learn(&key).await? {
+            return Ok(false);
+        }
+        if !has() && timeout(LIMIT, self.see_stored(&key)).await.is_err() {
+            let text = format!("it was not asked for {} in {} ms", key.name(), LIMIT.as_millis());
+            return if has() { Ok(true) } else { Err(MetadataError::Unavailable(text).into()) };
+        }
+        Ok(has())
+    }
+
+    /// What the store has of a key is known here afterwards, unless more is asked for than a window allows.
+    async fn see_stored(&self, key: &Key) -> Result<(), RegistryError> {
+        let path = key.path();
+        match self.reads.turn(&path) {
+            Turn::TooMany => Ok(()),
+            Turn::Read(sender) => {
+                let _running = Running { reads: &self.reads, path: &path };
+                let stored = self.store.get(&path).await;
+                sender.send_replace(Some(stored.clone().map(|found| found.is_some())));
+                match stored? {
+                    Some(found) => self.visible(found.version).await,
+                    None => Ok(()),
+                }
+            }
+            Turn::Wait(mut running) => {
+                // Whoever reads lets go when it is seen here.
+                while running.changed().await.is_ok() {}
+                Ok(())
+            }
+        }
+    }
+
     async fn learn(&self, key: &Key) -> Result<bool, RegistryError> {
         if self.cache.read().holds(key) {
             return Ok(true);

@@ -6,7 +6,7 @@ use meridian_metadata::{
     BoxFuture, Entry, MemoryStore, MetadataError, MetadataStore, Operation, Page, Session, SessionId, SharedStore,
     Version, Watch, WatchEvent,
 };
-use meridian_policy::{BrokerDefaults, ClusterData, Policies};
+use meridian_policy::{BrokerDefaults, ClusterData, PartitionedTopic, Policies};
 use meridian_registry::{Registry, RegistryError};
 use meridian_types::{NamespaceName, TopicName};
 use std::collections::BTreeMap;
@@ -127,6 +127,36 @@ async fn what_another_process_made_is_known_when_it_is_asked_for() {
     late.flowing.send_replace(true);
     assert_eq!(asking.await.unwrap(), (Ok(true), Ok(true)));
     assert!(reader.namespace(&namespace).is_some() && reader.partitions(&topic) == Some(3));
+}
+
+#[tokio::test]
+async fn partitions_that_another_process_added_are_known_when_they_are_asked_for() {
+    let (writer, reader, late) = two().await;
+    let topic = TopicName::parse("persistent://public/default/parts").unwrap();
+    late.flowing.send_replace(true);
+    writer.create_partitioned(&topic, 2, BTreeMap::new()).await.unwrap();
+    assert_eq!(reader.learn_partition(&topic.with_partition(1)).await, Ok(true));
+    late.flowing.send_replace(false);
+    let grow = |found: &mut PartitionedTopic| {
+        found.partitions = 4;
+        Ok::<(), RegistryError>(())
+    };
+    writer.update_partitioned(&topic, grow).await.unwrap();
+    assert_eq!(reader.partitions(&topic), Some(2), "the watch is behind");
+    let asking: Vec<_> = [3, 3, 9]
+        .map(|number| {
+            let (reader, part) = (reader.clone(), topic.with_partition(number));
+            tokio::spawn(async move { reader.learn_partition(&part).await })
+        })
+        .into();
+    tokio::task::yield_now().await;
+    late.flowing.send_replace(true);
+    let mut answers = Vec::new();
+    for one in asking {
+        answers.push(one.await.unwrap());
+    }
+    assert_eq!(answers, [Ok(true), Ok(true), Ok(false)]);
+    assert_eq!(reader.learn_partition(&topic).await, Ok(false), "it is no partition");
 }
 
 #[tokio::test]

@@ -43,9 +43,11 @@ impl BrokerService {
         if self.is_there(name).await? {
             return Ok(true);
         }
-        // Another broker may have made it a moment ago.
-        let base = name.base();
-        let news = self.registry.partitions(&base).is_none() && self.registry.learn_partitioned(&base).await?;
+        // Another broker may have made it a moment ago, or given it more partitions.
+        let news = match name.partition() {
+            Some(_) => self.registry.learn_partition(name).await?,
+            None => self.registry.learn_partitioned(name).await?,
+        };
         if news && self.is_there(name).await? {
             return Ok(true);
         }

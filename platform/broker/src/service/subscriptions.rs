@@ -16,9 +16,14 @@ use meridian_types::{Classify, ErrorClass, Position, TopicName};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Topics of one question to another broker.
 const TOPICS_PER_QUESTION: usize = 64;
+/// How long topics are looked for that are just changing their broker, and the pause between two looks.
+const MOVED_WITHIN: Duration = Duration::from_secs(5);
+const MOVED_AGAIN: Duration = Duration::from_millis(200);
 
 /// How a subscription shall be afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,10 +62,36 @@ impl BrokerService {
         deed: Deed,
     ) -> Result<Vec<Option<bool>>, BrokerError> {
         let mut found = vec![None; topics.len()];
+        let mut left: Vec<usize> = (0..topics.len()).collect();
+        let until = Instant::now() + MOVED_WITHIN;
+        loop {
+            let moved = self.try_subscriptions(topics, &mut left, &mut found, name, deed).await;
+            match moved {
+                // Topics that change their broker are there in a moment, wherever that is.
+                Err(BrokerError::NotReady(_) | BrokerError::Elsewhere { .. }) if Instant::now() < until => {
+                    tokio::time::sleep(MOVED_AGAIN).await;
+                }
+                outcome => return outcome.map(|()| found),
+            }
+        }
+    }
+
+    /// One round; what is done is no longer among `left`.
+    async fn try_subscriptions(
+        self: &Arc<Self>,
+        topics: &[TopicName],
+        left: &mut Vec<usize>,
+        found: &mut [Option<bool>],
+        name: Option<&str>,
+        deed: Deed,
+    ) -> Result<(), BrokerError> {
         let mut there: BTreeMap<String, (Arc<BrokerRecord>, Vec<usize>)> = BTreeMap::new();
-        for (number, topic) in topics.iter().enumerate() {
-            match self.ownership.locate(topic, false).await? {
-                Place::Here => found[number] = self.at_own_subscription(topic, name, deed).await?,
+        for number in left.clone() {
+            match self.ownership.locate(&topics[number], false).await? {
+                Place::Here => {
+                    found[number] = self.at_own_subscription(&topics[number], name, deed).await?;
+                    left.retain(|one| *one != number);
+                }
                 Place::There(broker) => {
                     there.entry(broker.id.clone()).or_insert_with(|| (broker, Vec::new())).1.push(number);
                 }
@@ -74,9 +105,10 @@ impl BrokerService {
                     return Err(BrokerError::NotReady(format!("broker {} left topics out", broker.id)));
                 }
                 numbers.iter().zip(said).for_each(|(number, one)| found[*number] = one);
+                left.retain(|one| !numbers.contains(one));
             }
         }
-        Ok(found)
+        Ok(())
     }
 
     async fn ask_subscriptions(

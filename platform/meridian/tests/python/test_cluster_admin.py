@@ -23,9 +23,19 @@ def owners(cluster, topics):
     return [cluster.brokers[0].get(path)["brokerId"] for path in paths]
 
 
+def deal(cluster, namespace):
+    """Gives each broker some of the bundles; chance may give one all."""
+    edges = cluster.brokers[0].get(f"/admin/v2/namespaces/{namespace}/bundles")["boundaries"]
+    for number, edge in enumerate(zip(edges, edges[1:])):
+        broker = cluster.brokers[number % 3].web.removeprefix("http://")
+        path = f"/admin/v2/namespaces/{namespace}/{'_'.join(edge)}/unload?destinationBroker={broker}"
+        answer = cluster.brokers[0].admin("PUT", path)
+        assert answer.status_code == 204, answer.text
+
+
 @pytest.fixture
 def spread(cluster, request):
-    """Topics with a subscription `s`, on several brokers."""
+    """Topics with a subscription `s`, on all three brokers."""
     name = re.sub(r"\W+", "-", request.node.name)
     topics = [f"persistent://{NAMESPACE}/{name}-{number}" for number in range(TOPICS)]
     client = cluster.client()
@@ -33,7 +43,8 @@ def spread(cluster, request):
         client.subscribe(topic, "s").close()
         client.create_producer(topic).send(b"x")
     client.close()
-    assert len(set(owners(cluster, topics))) > 1, owners(cluster, topics)
+    deal(cluster, NAMESPACE)
+    wait_until(lambda: len(set(owners(cluster, topics))) == 3, 10, "topics on all brokers")
     return topics
 
 
@@ -72,7 +83,10 @@ def test_subscriptions_are_declared_wherever_topics_are_served(cluster):
         answer = broker.admin("PUT", "/admin/v2/meridian/apply", json=document)
         assert answer.status_code == 200, answer.text
         parts = [f"persistent://declared/n/{name}-partition-{part}" for name in topics for part in range(4)]
-    assert len(set(owners(cluster, parts))) > 1
+    deal(cluster, "declared/n")
+    wait_until(lambda: len(set(owners(cluster, parts))) == 3, 10, "topics on all brokers")
+    answer = cluster.brokers[2].admin("PUT", "/admin/v2/meridian/apply", json=document)
+    assert answer.status_code == 200, answer.text
     assert backlogs(cluster, parts) == [{"billing": 0}] * 16
     for topic in topics.values():
         topic["subscriptions"] = {}
