@@ -21,6 +21,7 @@ from region import wait_until  # noqa: E402
 
 NAMESPACE = "public/default"
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def arguments(description, **options):
@@ -123,12 +124,30 @@ def audited(made):
 
 
 def cpu_seconds(nodes):
+    """CPU time of nodes so far."""
+    return cpu_of(node.process.pid for node in live(nodes))
+
+
+def cpu_of(pids):
     """CPU time of processes so far."""
     ticks = 0
-    for node in live(nodes):
-        fields = pathlib.Path(f"/proc/{node.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    for pid in pids:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / CLOCK_TICKS
+
+
+def cpu_seconds_exactly(node):
+    """CPU time of the threads that a node has, to the nanosecond."""
+    spent_ns = 0
+    for task in pathlib.Path(f"/proc/{node.process.pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            spent_ns += int((task / "schedstat").read_text().split()[0])
+    return spent_ns / 1e9
+
+
+def rss_bytes(node):
+    return int(pathlib.Path(f"/proc/{node.process.pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def raw_write_bytes_per_s(path, seconds=2.0, group_bytes=1 << 20, file_bytes=256 << 20):

@@ -349,10 +349,9 @@ async fn delete_group(State(state): Given, call: Call) -> Answer {
         return Err(AdminError::not_found(NO_SUCH_GROUP));
     }
     let name = call.name("group");
-    let user = state.registry().all_namespaces().into_iter().find(|namespace| {
-        let found = state.registry().namespace(namespace);
-        found.is_some_and(|found| found.resource_group_name.as_deref() == Some(name.as_str()))
-    });
+    let all = state.registry().all_namespaces();
+    let user =
+        all.iter().find(|namespace| state.registry().resource_group(namespace).as_deref() == Some(name.as_str()));
     if let Some(namespace) = user {
         return Err(AdminError::invalid(format!("ResourceGroup {name} is in use by namespace {namespace}")));
     }

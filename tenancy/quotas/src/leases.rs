@@ -11,10 +11,13 @@ use crate::{QuotaError, keys};
 use meridian_metadata::{Condition, MetadataError, SharedStore};
 use meridian_policy::quota::{Limit, Place};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use tokio::task::JoinSet;
 
 /// How often a renewal is tried against others.
 const TRIES: usize = 8;
+/// Renewals under way at once.
+const AT_ONCE: usize = 16;
 
 /// How this broker leases.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,33 +78,42 @@ impl Leases {
         }
     }
 
+    /// Whether something of a limit was leased before, also nothing.
+    pub fn knows(&self, need: &Need) -> bool {
+        self.held.lock().contains_key(&(need.limit, need.place.clone()))
+    }
+
     /// Renews one lease; answers how much may be used.
     ///
     /// # Errors
     /// [`QuotaError`]; what [`Leases::allowed`] says holds on.
     pub async fn renew(&self, need: &Need, now_ms: u64) -> Result<u64, QuotaError> {
-        let key = keys::lease(need.limit, &need.place);
-        let request =
-            Request { total: need.total, demand: need.demand, in_use: need.in_use, now_ms, ttl_ms: self.config.ttl_ms };
-        for _ in 0..TRIES {
-            let found = self.store.get(&key).await?;
-            let mut division = match &found {
-                Some(entry) => decode::<Division>(&key, &entry.value)?,
-                None => Division::default(),
-            };
-            let grant = division.renew(&self.config.holder, request);
-            let condition = found.as_ref().map_or(Condition::Absent, |entry| Condition::Is(entry.version));
-            match self.store.put(&key, encode(&key, &division)?, condition).await {
-                Ok(_) => {
-                    let held = Held { grant, holders: division.grants.len() as u64, total: need.total };
-                    self.held.lock().insert((need.limit, need.place.clone()), held);
-                    return Ok(grant.amount.min(need.total).max(need.in_use));
-                }
-                Err(MetadataError::Conflict { .. }) => {}
-                Err(error) => return Err(error.into()),
+        let held = divide(&self.store, &self.config, need, now_ms).await?;
+        self.held.lock().insert((need.limit, need.place.clone()), held);
+        Ok(held.grant.amount.min(need.total).max(need.in_use))
+    }
+
+    /// Renews many leases, [`AT_ONCE`] at a time; answers what failed, for which [`Leases::allowed`] holds on.
+    pub async fn renew_all(&self, needs: &[Need], now_ms: u64) -> Vec<(Need, QuotaError)> {
+        let (mut running, mut failed) = (JoinSet::new(), Vec::new());
+        let mut waiting = needs.iter();
+        loop {
+            while running.len() < AT_ONCE
+                && let Some(need) = waiting.next()
+            {
+                let (store, config, need) = (self.store.clone(), self.config.clone(), need.clone());
+                running.spawn(async move {
+                    let divided = divide(&store, &config, &need, now_ms).await;
+                    (need, divided)
+                });
+            }
+            match running.join_next().await {
+                Some(Ok((need, Ok(held)))) => drop(self.held.lock().insert((need.limit, need.place), held)),
+                Some(Ok((need, Err(error)))) => failed.push((need, error)),
+                Some(Err(error)) => tracing::error!(%error, "a renewal ended"),
+                None => return failed,
             }
         }
-        Err(QuotaError::Busy(need.place.to_string()))
     }
 
     /// Gives back what is held of limits that are not needed any more.
@@ -110,9 +122,9 @@ impl Leases {
     /// [`QuotaError`]; what was not given back ends by itself.
     pub async fn retain(&self, needs: &[Need]) -> Result<(), QuotaError> {
         let gone: Vec<(Limit, Place)> = {
+            let needed: HashSet<(Limit, &Place)> = needs.iter().map(|need| (need.limit, &need.place)).collect();
             let held = self.held.lock();
-            let needed = |one: &&(Limit, Place)| !needs.iter().any(|need| need.limit == one.0 && need.place == one.1);
-            held.keys().filter(needed).cloned().collect()
+            held.keys().filter(|one| !needed.contains(&(one.0, &one.1))).cloned().collect()
         };
         for one in gone {
             self.release(one.0, &one.1).await?;
@@ -140,4 +152,26 @@ impl Leases {
         }
         Err(QuotaError::Busy(place.to_string()))
     }
+}
+
+/// One renewal in the store.
+async fn divide(store: &SharedStore, config: &LeaseConfig, need: &Need, now_ms: u64) -> Result<Held, QuotaError> {
+    let key = keys::lease(need.limit, &need.place);
+    let request =
+        Request { total: need.total, demand: need.demand, in_use: need.in_use, now_ms, ttl_ms: config.ttl_ms };
+    for _ in 0..TRIES {
+        let found = store.get(&key).await?;
+        let mut division = match &found {
+            Some(entry) => decode::<Division>(&key, &entry.value)?,
+            None => Division::default(),
+        };
+        let grant = division.renew(&config.holder, request);
+        let condition = found.as_ref().map_or(Condition::Absent, |entry| Condition::Is(entry.version));
+        match store.put(&key, encode(&key, &division)?, condition).await {
+            Ok(_) => return Ok(Held { grant, holders: division.grants.len() as u64, total: need.total }),
+            Err(MetadataError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(QuotaError::Busy(need.place.to_string()))
 }

@@ -98,6 +98,25 @@ async fn three_brokers_never_hold_more_than_the_limit() {
 }
 
 #[tokio::test]
+async fn many_leases_are_renewed_together() {
+    let store = store();
+    let leases = Leases::new(store.clone(), LeaseConfig { holder: "a".to_owned(), ttl_ms: 10_000 });
+    let other = Leases::new(store, LeaseConfig { holder: "b".to_owned(), ttl_ms: 10_000 });
+    let needs: Vec<Need> =
+        (0..100).map(|number| Need { place: Place::Tenant(format!("t{number}")), ..need(10, 0) }).collect();
+    assert!(needs.iter().all(|need| !leases.knows(need) && leases.allowed(need, 1_000) == 0));
+    assert!(leases.renew_all(&needs, 1_000).await.is_empty());
+    assert!(needs.iter().all(|need| leases.knows(need) && leases.allowed(need, 1_000) == 1_000));
+    assert!(other.renew_all(&needs, 1_000).await.is_empty());
+    assert!(needs.iter().all(|need| other.knows(need) && other.allowed(need, 1_000) == 0), "nothing is left yet");
+    // What is kept is kept, the rest is given back.
+    leases.retain(&needs[..50]).await.unwrap();
+    assert!(needs.iter().enumerate().all(|(at, need)| leases.knows(need) == (at < 50)));
+    assert!(other.renew_all(&needs, 1_001).await.is_empty());
+    assert!(needs.iter().enumerate().all(|(at, need)| (other.allowed(need, 1_001) == 1_000) == (at >= 50)));
+}
+
+#[tokio::test]
 async fn usage_is_summed_over_brokers_and_hours() {
     let book = QuotaBook::open(store()).await.unwrap();
     let usage = |messages_in| Usage { messages_in, stored_bytes_max: 5, ..Usage::default() };

@@ -4,8 +4,10 @@
 //! Failure: a record that can't be read is left out and its key named.
 //! Must never know: the store.
 
+use crate::headers::Headers;
 use crate::keys::Key;
-use crate::record::{Header, Tombstone, decode, decode_header};
+use crate::packed::Namespaces;
+use crate::record::{Tombstone, decode, decode_header};
 use crate::registry::Changed;
 use crate::schemas::SharedSchemas;
 use meridian_metadata::{Entry, MetadataError};
@@ -21,14 +23,14 @@ use std::sync::Arc;
 pub(crate) struct Cache {
     pub(crate) clusters: BTreeMap<String, Arc<ClusterData>>,
     pub(crate) tenants: BTreeMap<String, Arc<TenantInfo>>,
-    pub(crate) namespaces: BTreeMap<NamespaceName, Arc<Policies>>,
+    pub(crate) namespaces: Namespaces,
     pub(crate) topic_policies: HashMap<TopicName, Arc<TopicPolicies>>,
     /// By namespace, so that one namespace's topics are listed without the others.
     pub(crate) partitioned: HashMap<NamespaceName, BTreeMap<TopicName, Arc<PartitionedTopic>>>,
     /// By base topic.
     pub(crate) schemas: BTreeMap<TopicName, Arc<SharedSchemas>>,
     /// What stands beside the values that regions may share, by key.
-    pub(crate) headers: BTreeMap<String, (Key, Header)>,
+    pub(crate) headers: Headers,
     /// What is left of deleted ones, by the key that they had.
     pub(crate) tombstones: BTreeMap<String, (Key, Tombstone)>,
     /// The greatest stamp seen.
@@ -45,15 +47,13 @@ pub(crate) struct Meaning {
 }
 
 impl Cache {
-    /// The cache of a whole range.
-    pub(crate) fn load(entries: &[Entry]) -> Self {
-        let mut cache = Self::default();
+    /// Adds records as they are read.
+    pub(crate) fn load(&mut self, entries: &[Entry]) {
         for entry in entries {
-            if let Err(error) = cache.apply(&entry.key, Some(&entry.value)) {
+            if let Err(error) = self.apply(&entry.key, Some(&entry.value)) {
                 tracing::error!(%error, "a record of the registry is left out");
             }
         }
-        cache
     }
 
     /// Whether there is a record of this key.
@@ -61,7 +61,7 @@ impl Cache {
         match key {
             Key::Cluster(name) => self.clusters.contains_key(name),
             Key::Tenant(name) => self.tenants.contains_key(name),
-            Key::Namespace(name) => self.namespaces.contains_key(name),
+            Key::Namespace(name) => self.namespaces.contains(name),
             Key::TopicPolicies(topic) => self.topic_policies.contains_key(topic),
             Key::Partitioned(topic) => {
                 self.partitioned.get(&topic.namespace()).is_some_and(|topics| topics.contains_key(topic))
@@ -82,7 +82,13 @@ impl Cache {
         match key.clone() {
             Key::Cluster(name) => set(&mut self.clusters, name, path, value)?,
             Key::Tenant(name) => set(&mut self.tenants, name, path, value)?,
-            Key::Namespace(name) => set(&mut self.namespaces, name, path, value)?,
+            Key::Namespace(name) => match read::<Policies>(path, value) {
+                Ok(policies) => self.namespaces.set(name, policies.as_deref())?,
+                Err(error) => {
+                    self.namespaces.set(name, None)?;
+                    return Err(error);
+                }
+            },
             Key::TopicPolicies(topic) => {
                 match read(path, value)? {
                     Some(policies) => self.topic_policies.insert(topic, policies),
@@ -142,18 +148,31 @@ impl Cache {
         if let Some(bytes) = value.filter(|_| key.is_shared()) {
             let header = decode_header(path, bytes)?;
             self.latest = self.latest.max(header.stamp.unwrap_or_default());
-            self.headers.insert(path.to_owned(), (key.clone(), header));
+            self.headers.insert(path, header);
         }
         Ok(())
     }
 
     /// The regions that others than this record itself depend on: those of a namespace or of a topic's policies.
-    fn clusters_of(&self, key: &Key) -> Option<BTreeSet<String>> {
+    fn clusters_of(&self, key: &Key) -> Option<Arc<BTreeSet<String>>> {
         match key {
-            Key::Namespace(name) => self.namespaces.get(name).map(|policies| policies.named_clusters()),
-            Key::TopicPolicies(topic) => self.topic_policies.get(topic)?.replication_clusters.clone(),
+            Key::Namespace(name) => self.namespaces.clusters(name).cloned(),
+            Key::TopicPolicies(topic) => self.topic_policies.get(topic)?.replication_clusters.clone().map(Arc::new),
             _ => None,
         }
+    }
+
+    /// Namespaces that are to be in other regions, or have topics that are by their own policies, in order.
+    pub(crate) fn beyond(&self, own: &str) -> BTreeSet<NamespaceName> {
+        let others = |clusters: &BTreeSet<String>| clusters.iter().any(|name| name != own);
+        let by_own =
+            self.namespaces.names().filter(|name| self.namespaces.clusters(name).is_some_and(|all| others(all)));
+        let by_topic = self
+            .topic_policies
+            .iter()
+            .filter(|(_, policies)| policies.replication_clusters.as_ref().is_some_and(others));
+        let of_topics = by_topic.map(|(topic, _)| topic.namespace()).filter(|name| self.namespaces.contains(name));
+        by_own.cloned().chain(of_topics).collect()
     }
 }
 
@@ -200,7 +219,7 @@ mod tests {
         cache.apply(&path, None).unwrap();
         assert!(cache.partitioned.is_empty());
         assert_eq!(cache.apply("tenancy/later/x", Some(b"?")), Ok(Meaning::default()));
-        assert!(cache.headers.is_empty());
+        assert_eq!(cache.headers.iter().count(), 0);
     }
 
     #[test]
@@ -223,13 +242,13 @@ mod tests {
         let record = br#"{"v":1,"stamp":"0000000000000005-00000001","data":{}}"#;
         cache.apply("tenancy/tenant/t", Some(record)).unwrap();
         assert_eq!(cache.latest.time, 5);
-        assert_eq!(cache.headers["tenancy/tenant/t"].1.stamp, Some(cache.latest));
+        assert_eq!(cache.headers.get("tenancy/tenant/t").unwrap().stamp, Some(cache.latest));
         let tombstone =
             br#"{"v":1,"stamp":"0000000000000007-00000001","born":"0000000000000005-00000001","kept_ms":1}"#;
         cache.apply("tenancy/tenant/t", None).unwrap();
         let meaning = cache.apply("tenancy/tombstone/tenant/t", Some(tombstone)).unwrap();
         assert_eq!(meaning.shared, [SharedChange::Key("tenancy/tenant/t".into())]);
-        assert!(cache.headers.is_empty());
+        assert_eq!(cache.headers.iter().count(), 0);
         assert!(cache.tombstones["tenancy/tenant/t"].1.version().deleted);
         assert_eq!(cache.latest.time, 7);
         let two = br#"{"v":1,"data":{"replication_clusters":["a","b"]}}"#;
@@ -240,8 +259,28 @@ mod tests {
     }
 
     #[test]
+    fn namespaces_beyond_this_region_are_known_without_the_others() {
+        let mut cache = Cache::default();
+        let mut put =
+            |path: &str, data: &str| cache.apply(path, Some(format!(r#"{{"v":1,"data":{data}}}"#).as_bytes())).unwrap();
+        put("tenancy/namespace/t/here", r#"{"replication_clusters":["a"]}"#);
+        put("tenancy/namespace/t/both", r#"{"replication_clusters":["a","b"]}"#);
+        put("tenancy/namespace/t/away", r#"{"replication_clusters":["b"]}"#);
+        put("tenancy/namespace/t/allowed", r#"{"replication_clusters":["a"],"allowed_clusters":["a","b"]}"#);
+        put("tenancy/namespace/t/topic", r#"{"replication_clusters":["a"]}"#);
+        put("tenancy/topic/t/topic/persistent/x", r#"{"replication_clusters":["a","b"]}"#);
+        put("tenancy/topic/t/here/persistent/x", r#"{"replication_clusters":["a"]}"#);
+        put("tenancy/topic/t/gone/persistent/x", r#"{"replication_clusters":["a","b"]}"#);
+        let beyond: Vec<_> = cache.beyond("a").iter().map(ToString::to_string).collect();
+        assert_eq!(beyond, ["t/allowed", "t/away", "t/both", "t/topic"]);
+    }
+
+    #[test]
     fn an_unreadable_record_takes_the_old_one_away() {
         let mut cache = Cache::default();
+        cache.apply("tenancy/namespace/t/n", Some(br#"{"v":1,"data":{}}"#)).unwrap();
+        assert!(cache.apply("tenancy/namespace/t/n", Some(br#"{"v":1,"data":7}"#)).is_err());
+        assert!(cache.namespaces.get(&NamespaceName::parse("t/n").unwrap()).is_none());
         cache.apply("tenancy/tenant/t", Some(br#"{"v":1,"data":{}}"#)).unwrap();
         assert!(cache.tenants.contains_key("t"));
         assert!(cache.apply("tenancy/tenant/t", Some(br#"{"v":9}"#)).is_err());

@@ -16,10 +16,12 @@
 mod bootstrap;
 mod cache;
 mod declared;
+mod headers;
 mod keys;
 mod learn;
 mod merge;
 mod namespaces;
+mod packed;
 mod record;
 mod registry;
 mod remote;

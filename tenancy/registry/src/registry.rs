@@ -11,7 +11,7 @@ use crate::learn::Reads;
 use crate::shared::{Sharing, SharingSettings};
 use crate::write::Turns;
 use arc_swap::ArcSwap;
-use meridian_metadata::{SharedStore, Version, Watch, WatchEvent};
+use meridian_metadata::{MetadataError, SharedStore, Version, Watch, WatchEvent};
 use meridian_policy::{
     BrokerDefaults, ClusterData, EffectivePolicies, PartitionedTopic, Policies, TenantInfo, TopicPolicies, resolve,
 };
@@ -28,6 +28,9 @@ const CHANGES_QUEUED: usize = 1024;
 const VISIBLE_DEADLINE_MS: u64 = 10_000;
 /// Pause before a watch that ended is begun again.
 const WATCH_AGAIN_MS: u64 = 500;
+
+/// Records read at once, so that what is read and what is made of it are not in memory together.
+const PAGE: usize = 1_000;
 
 /// What changed; read the registry for the new state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -81,7 +84,7 @@ impl Registry {
         settings: SharingSettings,
     ) -> Result<Arc<Self>, RegistryError> {
         let version = store.current_version().await?;
-        let cache = Cache::load(&store.scan(PREFIX).await?);
+        let cache = read_all(&store).await?;
         let changes = store.watch(PREFIX, Some(version)).await?;
         let sharing = Sharing::new(RegionId::of(&defaults.cluster), settings);
         sharing.recover(cache.latest);
@@ -141,17 +144,33 @@ impl Registry {
     pub fn namespaces(&self, tenant: &str) -> Option<Vec<NamespaceName>> {
         let cache = self.cache.read();
         cache.tenants.get(tenant)?;
-        Some(cache.namespaces.keys().filter(|namespace| namespace.tenant() == tenant).cloned().collect())
+        Some(cache.namespaces.of_tenant(tenant).cloned().collect())
     }
 
     /// All namespaces.
     pub fn all_namespaces(&self) -> Vec<NamespaceName> {
-        self.cache.read().namespaces.keys().cloned().collect()
+        self.cache.read().namespaces.names().cloned().collect()
+    }
+
+    /// How many namespaces there are.
+    pub fn namespace_count(&self) -> usize {
+        self.cache.read().namespaces.len()
+    }
+
+    /// Namespaces that are to be in other regions, or have topics that are by their own policies, in order.
+    pub fn namespaces_beyond(&self) -> Vec<NamespaceName> {
+        let own = self.defaults().cluster.clone();
+        self.cache.read().beyond(&own).into_iter().collect()
+    }
+
+    /// The resource group of a namespace, if it names one.
+    pub fn resource_group(&self, name: &NamespaceName) -> Option<String> {
+        self.cache.read().namespaces.resource_group(name)
     }
 
     /// The policies of a namespace, `None` if it does not exist.
     pub fn namespace(&self, name: &NamespaceName) -> Option<Arc<Policies>> {
-        self.cache.read().namespaces.get(name).cloned()
+        self.cache.read().namespaces.get(name)
     }
 
     /// The policies of a topic, if some are set; those of a partition are its topic's.
@@ -179,7 +198,7 @@ impl Registry {
     pub fn effective(&self, topic: &TopicName) -> EffectivePolicies {
         let (namespace, policies) = {
             let cache = self.cache.read();
-            (cache.namespaces.get(&topic.namespace()).cloned(), cache.topic_policies.get(&topic.base()).cloned())
+            (cache.namespaces.get(&topic.namespace()), cache.topic_policies.get(&topic.base()).cloned())
         };
         resolve(policies.as_deref(), &namespace.unwrap_or_default(), &self.defaults.load())
     }
@@ -244,7 +263,7 @@ impl Registry {
 
     async fn rescan(&self) -> Result<Version, RegistryError> {
         let version = self.store.current_version().await?;
-        let cache = Cache::load(&self.store.scan(PREFIX).await?);
+        let cache = read_all(&self.store).await?;
         self.sharing.recover(cache.latest);
         *self.cache.write() = cache;
         self.applied.send_replace(version);
@@ -258,6 +277,20 @@ impl Drop for Registry {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.lock().take() {
             keeper.abort();
+        }
+    }
+}
+
+/// Everything, page by page.
+async fn read_all(store: &SharedStore) -> Result<Cache, MetadataError> {
+    let mut cache = Cache::default();
+    let mut after: Option<String> = None;
+    loop {
+        let page = store.range(PREFIX, after.as_deref(), PAGE).await?;
+        cache.load(&page.entries);
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(cache),
         }
     }
 }

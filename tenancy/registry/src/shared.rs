@@ -116,18 +116,13 @@ struct Concern<'a> {
 impl<'a> Concern<'a> {
     fn of_all(cache: &'a Cache, own: &'a str, peer: &'a str) -> Self {
         let mut concern = Self { cache, own, peer, tenants: None };
-        let shared = cache.namespaces.keys().filter(|name| concern.namespace(name));
+        let shared = cache.namespaces.names().filter(|name| concern.namespace(name));
         concern.tenants = Some(shared.map(NamespaceName::tenant).collect());
         concern
     }
 
     fn namespace(&self, name: &NamespaceName) -> bool {
-        self.cache.namespaces.get(name).is_some_and(|policies| {
-            let has = |region: &str| {
-                policies.replication_clusters.contains(region) || policies.allowed_clusters.contains(region)
-            };
-            has(self.own) && has(self.peer)
-        })
+        self.cache.namespaces.clusters(name).is_some_and(|clusters| both(clusters, self.own, self.peer))
     }
 
     fn tenant(&self, name: &str) -> bool {
@@ -137,7 +132,7 @@ impl<'a> Concern<'a> {
         }
         match &self.tenants {
             Some(tenants) => tenants.contains(name),
-            None => self.cache.namespaces.keys().any(|one| one.tenant() == name && self.namespace(one)),
+            None => self.cache.namespaces.of_tenant(name).any(|one| self.namespace(one)),
         }
     }
 
@@ -163,15 +158,16 @@ impl<'a> Concern<'a> {
 
     /// Key and version of everything, each key once.
     fn each(&self, region: RegionId, mut take: impl FnMut(&str, ObjectVersion)) {
-        for (path, (key, header)) in &self.cache.headers {
-            if self.record(key, header) {
+        for (path, header) in self.cache.headers.iter() {
+            let Some(key) = Key::parse(path) else { continue };
+            if self.record(&key, &header) {
                 let version = header.version(region);
                 let after = self.cache.tombstones.get(path).map(|(_, tombstone)| tombstone.version());
                 take(path, after.map_or(version, |after| after.max(version)));
             }
         }
         for (path, (_, tombstone)) in &self.cache.tombstones {
-            if !self.cache.headers.contains_key(path) && self.tombstone(tombstone) {
+            if !self.cache.headers.contains(path) && self.tombstone(tombstone) {
                 take(path, tombstone.version());
             }
         }
@@ -208,8 +204,8 @@ impl Registry {
         let (cache, own) = (self.cache.read(), self.own());
         let concern = Concern { cache: &cache, own: &own, peer, tenants: None };
         match (cache.headers.get(key), cache.tombstones.get(key)) {
-            (Some((parsed, header)), _) => {
-                concern.record(parsed, header).then(|| header.version(self.sharing.region()))
+            (Some(header), _) => {
+                concern.record(&Key::parse(key)?, &header).then(|| header.version(self.sharing.region()))
             }
             (None, Some((_, tombstone))) => concern.tombstone(tombstone).then(|| tombstone.version()),
             (None, None) => None,
@@ -233,7 +229,7 @@ impl Registry {
 
     /// Place in the order of sending: tenants, namespaces, topics; what was deleted the other way round.
     pub fn shared_rank(&self, key: &str) -> u8 {
-        let live = self.cache.read().headers.contains_key(key);
+        let live = self.cache.read().headers.contains(key);
         let level = match Key::parse(key) {
             Some(Key::Tenant(_)) => 0,
             Some(Key::Namespace(_)) => 1,
@@ -250,7 +246,7 @@ impl Registry {
             if Key::parse(&summary.key).is_none() {
                 return false;
             }
-            let live = cache.headers.get(&summary.key).map(|(_, header)| header.version(region));
+            let live = cache.headers.get(&summary.key).map(|header| header.version(region));
             let gone = cache.tombstones.get(&summary.key).map(|(_, tombstone)| tombstone.version());
             match live.max(gone) {
                 Some(here) => summary.version > here,
@@ -332,11 +328,12 @@ impl Registry {
                 regions.extend(cache.tenants.get(name).iter().flat_map(|tenant| tenant.allowed_clusters.clone()));
             }
             Key::Namespace(name) => {
-                regions.extend(cache.namespaces.get(name).iter().flat_map(|policies| policies.named_clusters()));
+                regions
+                    .extend(cache.namespaces.clusters(name).into_iter().flat_map(|clusters| clusters.iter().cloned()));
             }
             Key::TopicPolicies(topic) | Key::Partitioned(topic) | Key::Schemas(topic) | Key::Ended(topic) => {
-                let namespace = cache.namespaces.get(&topic.namespace());
-                regions.extend(namespace.iter().flat_map(|policies| policies.named_clusters()));
+                let namespace = cache.namespaces.clusters(&topic.namespace());
+                regions.extend(namespace.into_iter().flat_map(|clusters| clusters.iter().cloned()));
                 let policies = cache.topic_policies.get(&topic.base());
                 let named = policies.iter().filter_map(|policies| policies.replication_clusters.as_ref());
                 regions.extend(named.flatten().cloned());

@@ -10,6 +10,7 @@ use crate::{Registry, RegistryError};
 use meridian_metadata::Condition;
 use meridian_policy::{ClusterData, PolicyError, TenantInfo};
 use meridian_topology::{RegionSpec, Regions, TopologyError};
+use meridian_types::NamespaceName;
 
 impl Registry {
     /// Creates a cluster.
@@ -63,7 +64,7 @@ impl Registry {
             .into_iter()
             .find(|tenant| self.tenant(tenant).is_some_and(|tenant| tenant.allowed_clusters.contains(name)));
         let used_by_namespace = || {
-            self.all_namespaces().into_iter().find(|namespace| {
+            self.naming(name).into_iter().find(|namespace| {
                 self.namespace(namespace).is_some_and(|policies| policies.replication_clusters.contains(name))
             })
         };
@@ -124,6 +125,13 @@ impl Registry {
                 return Ok(());
             }
         }
+    }
+
+    /// Namespaces that name a cluster, in order.
+    fn naming(&self, cluster: &str) -> Vec<NamespaceName> {
+        let cache = self.cache.read();
+        let named = |name: &&NamespaceName| cache.namespaces.clusters(name).is_some_and(|all| all.contains(cluster));
+        cache.namespaces.names().filter(named).cloned().collect()
     }
 
     /// All clusters exist.

@@ -104,7 +104,10 @@ impl BrokerService {
             let Some(bound) = self.quotas().bound_at(Limit::Namespaces, &place) else { continue };
             let used = match &place {
                 Place::Tenant(tenant) => self.registry().namespaces(tenant).map_or(0, |all| all.len()),
-                _ => self.registry().all_namespaces().iter().filter(|one| one.tenant() != "pulsar").count(),
+                _ => {
+                    let own = self.registry().namespaces("pulsar").map_or(0, |all| all.len());
+                    self.registry().namespace_count() - own
+                }
             };
             self.quotas().check(bound, used as u64, 1)?;
         }

@@ -29,7 +29,7 @@ use meridian_types::TopicName;
 use node::Node;
 use parking_lot::Mutex;
 use prometheus::{IntCounterVec, Opts};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -39,6 +39,10 @@ use usage::UsageCounter;
 const TICK: Duration = Duration::from_secs(1);
 /// Usage of all topics is looked at every so many ticks.
 const USAGE_TICKS: u64 = 10;
+/// Pause between the first renewals of a lease: the other brokers give their parts up meanwhile.
+const SOON: Duration = Duration::from_millis(200);
+/// So many of them.
+const SOON_TIMES: u32 = 5;
 
 /// Whose limits go with what is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub struct Quotas {
     /// A place has got a limit on what is stored.
     uncounted: Arc<Notify>,
     refused: IntCounterVec,
+    /// There is a place here of whose limits nothing is leased yet.
+    unleased: Notify,
 }
 
 impl Quotas {
@@ -85,6 +91,7 @@ impl Quotas {
             asking: Mutex::default(),
             storage: storage::Storage::new(stored),
             uncounted: Arc::default(),
+            unleased: Notify::new(),
         })
     }
 
@@ -115,7 +122,15 @@ impl Quotas {
         let node = Arc::new(Node::default());
         self.put_rates(place, &node);
         nodes.insert(place.clone(), node.clone());
+        if self.leases.is_some() && self.book.get(place).is_some() {
+            self.unleased.notify_one();
+        }
         node
+    }
+
+    /// A topic without partitions is served by one broker at a time: its own limits are all that broker's.
+    fn is_of_one_broker(&self, place: &Place) -> bool {
+        matches!(place, Place::Topic(topic) if self.registry.partitions(topic).is_none())
     }
 
     /// Places whose rates bind a topic. The topic's own is one only if it has limits.
@@ -124,7 +139,7 @@ impl Quotas {
             return Vec::new();
         }
         let [cluster, tenant, namespace, own] = Place::way_to(topic);
-        let group = self.registry.namespace(&topic.namespace()).and_then(|found| found.resource_group_name.clone());
+        let group = self.registry.resource_group(&topic.namespace());
         let mut places = vec![cluster, tenant, namespace];
         places.extend(Some(own).filter(|own| self.book.get(own).is_some()));
         places.extend(group.filter(|name| !name.is_empty()).map(Place::Group));
@@ -148,6 +163,9 @@ impl Quotas {
     /// How much of a limit this broker may use: all of it, or what it has leased.
     fn allowed(&self, bound: &Bound, in_use: u64) -> u64 {
         let Some(leases) = self.leases.as_ref().filter(|_| bound.limit.is_leased()) else { return bound.value };
+        if self.is_of_one_broker(&bound.place) {
+            return bound.value;
+        }
         let need = Need { limit: bound.limit, place: bound.place.clone(), total: bound.value, demand: 0, in_use };
         leases.allowed(&need, crate::service::now_ms())
     }
@@ -157,8 +175,10 @@ impl Quotas {
     }
 
     fn put_rates(&self, place: &Place, node: &Node) {
+        let has_limits = self.book.get(place).is_some();
         let rate = |messages: Limit, bytes: Limit| {
-            let one = |limit: Limit| self.bound_at(limit, place).map_or(0, |bound| self.allowed(&bound, 0).max(1));
+            let bound = |limit: Limit| has_limits.then(|| self.bound_at(limit, place)).flatten();
+            let one = |limit: Limit| bound(limit).map_or(0, |bound| self.allowed(&bound, 0).max(1));
             (one(messages), one(bytes))
         };
         node.put_rates(
@@ -186,15 +206,34 @@ impl Quotas {
     async fn renew(&self) {
         let Some(leases) = &self.leases else { return };
         let needs = self.needs();
-        let now_ms = crate::service::now_ms();
-        for need in &needs {
-            if let Err(error) = leases.renew(need, now_ms).await {
-                tracing::debug!(place = %need.place, limit = %need.limit, %error, "a quota could not be leased");
-            }
-        }
+        self.renew_these(leases, &needs).await;
         if let Err(error) = leases.retain(&needs).await {
             tracing::debug!(%error, "a leased quota could not be given back");
         }
+        self.put_all_rates();
+    }
+
+    async fn renew_these(&self, leases: &Leases, needs: &[Need]) {
+        for (need, error) in leases.renew_all(needs, crate::service::now_ms()).await {
+            tracing::debug!(place = %need.place, limit = %need.limit, %error, "a quota could not be leased");
+        }
+    }
+
+    /// Leases what is not leased yet, without waiting for the next tick; adds what it was.
+    async fn lease_new(&self, fresh: &mut HashSet<(Limit, Place)>) {
+        let Some(leases) = &self.leases else { return };
+        let needs: Vec<Need> = self.needs().into_iter().filter(|need| !leases.knows(need)).collect();
+        self.renew_these(leases, &needs).await;
+        fresh.extend(needs.into_iter().map(|need| (need.limit, need.place)));
+        self.put_all_rates();
+    }
+
+    /// Renews what was leased for the first time a moment ago.
+    async fn renew_fresh(&self, fresh: &HashSet<(Limit, Place)>) {
+        let Some(leases) = &self.leases else { return };
+        let is_fresh = |need: &Need| fresh.contains(&(need.limit, need.place.clone()));
+        let needs: Vec<Need> = self.needs().into_iter().filter(is_fresh).collect();
+        self.renew_these(leases, &needs).await;
         self.put_all_rates();
     }
 
@@ -202,6 +241,9 @@ impl Quotas {
     pub(crate) async fn ask_for_more(&self, exceeded: &Exceeded) {
         let Some(leases) = &self.leases else { return };
         let bound = &exceeded.bound;
+        if self.is_of_one_broker(&bound.place) {
+            return;
+        }
         let need = Need {
             limit: bound.limit,
             place: bound.place.clone(),
@@ -219,7 +261,7 @@ impl Quotas {
             self.nodes.lock().iter().map(|(place, node)| (place.clone(), node.clone())).collect();
         let mut needs = Vec::new();
         for (place, node) in nodes {
-            let Some(quotas) = self.book.get(&place) else { continue };
+            let Some(quotas) = self.book.get(&place).filter(|_| !self.is_of_one_broker(&place)) else { continue };
             for limit in Limit::ALL.into_iter().filter(|limit| limit.is_leased()) {
                 let Some((total, _)) = quotas.get(limit) else { continue };
                 let in_use = node.count(limit);
@@ -237,35 +279,79 @@ pub(crate) async fn run(service: Weak<BrokerService>, quotas: Arc<Quotas>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut tick, mut limited) = (0u64, quotas.limited());
+    let (mut soon, mut fresh) = (0u32, HashSet::new());
     loop {
-        let changed = tokio::select! {
+        let event = tokio::select! {
             changed = changes.changed() => match changed {
-                Ok(()) => true,
+                Ok(()) => Event::Changed,
                 Err(_) => return,
             },
-            _ = ticks.tick() => false,
+            () = quotas.unleased.notified() => Event::Unleased,
+            () = tokio::time::sleep(SOON), if soon > 0 => Event::Soon,
+            _ = ticks.tick() => Event::Tick,
         };
         let Some(service) = service.upgrade() else { return };
-        if changed {
-            quotas.put_all_rates();
-            service.push_limits_above();
-            quotas.look_at_storage(&service);
-            let before = std::mem::replace(&mut limited, quotas.limited());
-            if limited.keys().any(|place| !before.contains_key(place)) {
-                quotas.uncounted.notify_one();
+        match event {
+            Event::Changed => {
+                quotas.put_all_rates();
+                service.push_limits_above();
+                quotas.look_at_storage(&service);
+                quotas.count_new(&mut limited);
+                quotas.lease_new(&mut fresh).await;
+                soon = if fresh.is_empty() { 0 } else { SOON_TIMES };
             }
-            continue;
+            Event::Unleased => {
+                quotas.lease_new(&mut fresh).await;
+                soon = if fresh.is_empty() { 0 } else { SOON_TIMES };
+            }
+            Event::Soon => {
+                quotas.renew_fresh(&fresh).await;
+                soon -= 1;
+                if soon == 0 {
+                    fresh.clear();
+                }
+            }
+            Event::Tick => {
+                tick += 1;
+                quotas.on_tick(&service, tick).await;
+            }
         }
-        tick += 1;
-        quotas.renew().await;
-        quotas.look_at_storage(&service);
-        quotas.write_stored(&service, tick.is_multiple_of(USAGE_TICKS)).await;
-        if tick.is_multiple_of(USAGE_TICKS) || quotas.leases.is_some() {
-            quotas.usage.sample(&quotas, &service, crate::service::now_ms());
+    }
+}
+
+/// Why the task of quotas has something to do.
+enum Event {
+    /// Limits were changed.
+    Changed,
+    /// A place has come that nothing is leased for.
+    Unleased,
+    /// Parts of fresh leases may be free now.
+    Soon,
+    /// A second has passed.
+    Tick,
+}
+
+impl Quotas {
+    /// Asks for a count when a place has got a limit on what is stored.
+    fn count_new(&self, limited: &mut storage::Limited) {
+        let before = std::mem::replace(limited, self.limited());
+        if limited.keys().any(|place| !before.contains_key(place)) {
+            self.uncounted.notify_one();
+        }
+    }
+
+    async fn on_tick(&self, service: &BrokerService, tick: u64) {
+        self.renew().await;
+        let limited = !self.book.is_empty();
+        self.look_at_storage(service);
+        self.write_stored(service, tick.is_multiple_of(USAGE_TICKS)).await;
+        // What a broker would use of leased rates is asked for every second, what tenants used is not.
+        if tick.is_multiple_of(USAGE_TICKS) || limited && self.leases.is_some() {
+            self.usage.sample(self, service, crate::service::now_ms());
         }
         if tick.is_multiple_of(USAGE_TICKS) {
-            quotas.usage.write(&quotas.book, crate::service::now_ms()).await;
-            quotas.sweep();
+            self.usage.write(&self.book, crate::service::now_ms()).await;
+            self.sweep();
         }
     }
 }

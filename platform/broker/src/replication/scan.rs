@@ -40,7 +40,8 @@ pub async fn open_replicated(service: Weak<BrokerService>) {
 async fn look(service: &std::sync::Arc<BrokerService>) -> usize {
     let mut failed = 0;
     let mut opening: JoinSet<bool> = JoinSet::new();
-    for namespace in service.registry().all_namespaces() {
+    // Of many namespaces few concern other regions: only those are listed.
+    for namespace in service.registry().namespaces_beyond() {
         if service.is_closing() {
             return 0;
         }

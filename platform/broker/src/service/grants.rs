@@ -2,37 +2,36 @@
 //!
 //! Invariants: B4 a change of a namespace's or tenant's permissions is announced, other changes are not.
 //! Must never know: connections.
+//!
+//! Of what was seen only a keyed hash is kept: 100,000 namespaces cost a few MiB.
 
 use super::BrokerService;
 use meridian_policy::{Policies, TenantInfo};
 use meridian_registry::Changed;
 use meridian_types::NamespaceName;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
 use tokio::sync::watch;
 
 /// Permissions as they were when last looked at.
 #[derive(Default)]
 pub struct KnownGrants {
-    namespaces: HashMap<NamespaceName, Arc<Policies>>,
-    tenants: HashMap<String, Arc<TenantInfo>>,
-}
-
-fn same_grants(one: &Policies, other: &Policies) -> bool {
-    one.auth_policies == other.auth_policies && one.subscription_auth_mode == other.subscription_auth_mode
+    hasher: RandomState,
+    namespaces: HashMap<NamespaceName, u64>,
+    tenants: HashMap<String, u64>,
 }
 
 impl KnownGrants {
-    fn see_namespace(&mut self, name: &NamespaceName, now: Option<Arc<Policies>>) -> bool {
+    fn see_namespace(&mut self, name: &NamespaceName, now: Option<&Policies>) -> bool {
         let Some(now) = now else { return self.namespaces.remove(name).is_some() };
-        let before = self.namespaces.insert(name.clone(), now.clone());
-        !before.is_some_and(|before| same_grants(&before, &now))
+        let grants = self.hasher.hash_one((&now.auth_policies, now.subscription_auth_mode));
+        self.namespaces.insert(name.clone(), grants) != Some(grants)
     }
 
-    fn see_tenant(&mut self, name: &str, now: Option<Arc<TenantInfo>>) -> bool {
+    fn see_tenant(&mut self, name: &str, now: Option<&TenantInfo>) -> bool {
         let Some(now) = now else { return self.tenants.remove(name).is_some() };
-        let before = self.tenants.insert(name.to_owned(), now.clone());
-        before.is_none_or(|before| before.admin_roles != now.admin_roles)
+        let grants = self.hasher.hash_one(&now.admin_roles);
+        self.tenants.insert(name.to_owned(), grants) != Some(grants)
     }
 }
 
@@ -52,8 +51,8 @@ impl BrokerService {
         for place in concerned {
             changed |= match place {
                 Changed::Everything => true,
-                Changed::Namespace(name) => known.see_namespace(name, self.registry.namespace(name)),
-                Changed::Tenant(name) => known.see_tenant(name, self.registry.tenant(name)),
+                Changed::Namespace(name) => known.see_namespace(name, self.registry.namespace(name).as_deref()),
+                Changed::Tenant(name) => known.see_tenant(name, self.registry.tenant(name).as_deref()),
                 Changed::Cluster(_) | Changed::TopicPolicies(_) | Changed::Partitioned(_) | Changed::Schemas(_) => {
                     false
                 }
@@ -76,14 +75,14 @@ mod tests {
     fn only_permissions_are_news() {
         let (mut known, name) = (KnownGrants::default(), NamespaceName::parse("t/n").unwrap());
         let mut policies = Policies::default();
-        assert!(known.see_namespace(&name, Some(Arc::new(policies.clone()))), "nothing was known of it");
+        assert!(known.see_namespace(&name, Some(&policies)), "nothing was known of it");
         policies.max_producers_per_topic = Some(3);
-        assert!(!known.see_namespace(&name, Some(Arc::new(policies.clone()))));
+        assert!(!known.see_namespace(&name, Some(&policies)));
         policies.auth_policies.namespace_auth.insert("a".into(), BTreeSet::from([Permission::Produce]));
-        assert!(known.see_namespace(&name, Some(Arc::new(policies))));
+        assert!(known.see_namespace(&name, Some(&policies)));
         assert!(known.see_namespace(&name, None));
         let tenant = TenantInfo::default();
-        assert!(known.see_tenant("t", Some(Arc::new(tenant.clone()))));
-        assert!(!known.see_tenant("t", Some(Arc::new(TenantInfo { allowed_clusters: ["c".into()].into(), ..tenant }))));
+        assert!(known.see_tenant("t", Some(&tenant)));
+        assert!(!known.see_tenant("t", Some(&TenantInfo { allowed_clusters: ["c".into()].into(), ..tenant })));
     }
 }

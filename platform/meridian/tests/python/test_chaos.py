@@ -1,18 +1,21 @@
 """A few rounds of the chaos programs, and proof that their oracle sees what it is there for."""
+import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "chaos"))
+CHAOS = pathlib.Path(__file__).resolve().parents[3] / "chaos"
+sys.path.insert(0, str(CHAOS))
 
 import program  # noqa: E402
 import rounds  # noqa: E402
 import schedule  # noqa: E402
 from promises import Oracle  # noqa: E402
-from region import wait_until  # noqa: E402
+from region import BINARY, wait_until  # noqa: E402
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "2"))
 SEED = int(os.environ.get("CHAOS_SEED", "5"))
@@ -33,6 +36,19 @@ def test_faults_under_traffic_break_no_promise(tmp_path):
             assert all(len(traffic.oracle.confirmed) > 100 for traffic in one.traffic)
     finally:
         made.close()
+
+
+def test_a_rate_limit_is_measured(tmp_path):
+    figures = tmp_path / "figures.json"
+    options = ["--brokers", "1", "--levels", "policy,tenant", "--ways", "publish", "--settle", "3", "--seconds", "4", "--windows", "1"]
+    done = subprocess.run([sys.executable, CHAOS / "rate_limit.py", "--binary", BINARY, "--mini-tikv", program.harness.MINI_TIKV,
+                           "--json", figures, *options],
+                          capture_output=True, text=True, timeout=120)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    worst = next(line for line in json.loads(figures.read_text())["figures"] if line["what"] == "worst deviation")
+    # The goal is 5 % on a machine that has time for it.
+    assert worst["value"] < 15, done.stdout
 
 
 def test_a_seed_is_a_schedule():

@@ -139,6 +139,8 @@ pub(crate) struct Dispatcher {
     rate_wake_ms: Option<u64>,
     /// Messages and bytes that the dispatch rate leaves for this round.
     allowance: (u64, u64),
+    /// What this round sent of it; taken from the limits at its end.
+    sent: (u64, u64),
     /// Messages per entry lately, to size reads.
     messages_per_entry: u32,
     wake_at_ms: Option<u64>,
@@ -176,6 +178,7 @@ impl Dispatcher {
             shared,
             rate_wake_ms: None,
             allowance: (u64::MAX, u64::MAX),
+            sent: (0, 0),
             limits,
             messages_per_entry: 1,
             wake_at_ms: None,
@@ -446,6 +449,7 @@ impl Dispatcher {
         } else {
             self.deliver_shared(entries, Some(next), now_ms);
         }
+        self.settle_rates(now_ms);
     }
 
     /// Replay read: the entries found, and those that do not exist or are acked.
@@ -459,6 +463,7 @@ impl Dispatcher {
             self.redelivery_counts.remove(position);
         }
         self.deliver_shared(entries, None, now_ms);
+        self.settle_rates(now_ms);
     }
 
     fn deliver_single(&mut self, entries: Vec<Candidate>, next: Position, now_ms: u64) {
@@ -482,7 +487,7 @@ impl Dispatcher {
         let entry = candidate.entry;
         self.messages_per_entry = ((self.messages_per_entry * 3 + candidate.unacked) / 4).max(1);
         if self.allowance != (u64::MAX, u64::MAX) {
-            self.take_from_rates(u64::from(candidate.unacked), entry.payload.len() as u64, now_ms);
+            self.count_sent(u64::from(candidate.unacked), entry.payload.len() as u64);
         }
         let consumer = &mut self.consumers[index];
         consumer.permits -= i64::from(candidate.unacked);

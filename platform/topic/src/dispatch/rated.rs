@@ -1,6 +1,7 @@
 //! Dispatch rates: the subscription's own, and those that it shares with others.
 //!
-//! A round takes an allowance out of all limits and sends no more; what one entry takes too much is owed.
+//! A round looks at all limits for its allowance and sends no more; what one entry takes too much is owed. At its end the
+//! round takes what it sent from all limits at once.
 
 use super::Dispatcher;
 use crate::rates::SharedLimiter;
@@ -37,10 +38,18 @@ impl Dispatcher {
         at_ms
     }
 
-    /// Takes what is sent from the rates.
-    pub(super) fn take_from_rates(&mut self, messages: u64, bytes: u64, now_ms: u64) {
-        self.limiter.take(messages, bytes, now_ms);
-        self.shared.iter().for_each(|shared| shared.take(messages, bytes, now_ms));
+    /// Counts what is sent in this round.
+    pub(super) fn count_sent(&mut self, messages: u64, bytes: u64) {
+        self.sent = (self.sent.0.saturating_add(messages), self.sent.1.saturating_add(bytes));
         self.allowance = (self.allowance.0.saturating_sub(messages), self.allowance.1.saturating_sub(bytes));
+    }
+
+    /// Takes what this round sent from the rates.
+    pub(super) fn settle_rates(&mut self, now_ms: u64) {
+        let (messages, bytes) = std::mem::take(&mut self.sent);
+        if (messages, bytes) != (0, 0) {
+            self.limiter.take(messages, bytes, now_ms);
+            self.shared.iter().for_each(|shared| shared.take(messages, bytes, now_ms));
+        }
     }
 }

@@ -31,7 +31,7 @@ impl NonPersistentTopic {
 
     /// Sleeps until something may pass, unless a timer runs already.
     fn wake_gate_later(&self, state: &mut State, now_ms: u64) {
-        if state.gate_timer_runs {
+        if state.gate_timer_runs || !state.gate.has_waiting() {
             return;
         }
         let above = self.above.read().publish.clone();

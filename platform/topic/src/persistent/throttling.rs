@@ -44,7 +44,7 @@ impl PersistentTopic {
 
     /// Sleeps until something may pass, unless a timer runs already (H1).
     pub(super) fn wake_gate_later(&self, side: &mut ProducerSide, now_ms: u64) {
-        if side.gate_timer_runs {
+        if side.gate_timer_runs || !side.gate.has_waiting() {
             return;
         }
         let above = self.above.read().publish.clone();

@@ -95,6 +95,11 @@ impl PublishGate {
         self.limited_times
     }
 
+    /// Whether sends wait.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Sends that wait.
     pub(crate) fn waiting(&self) -> u64 {
         self.held.iter().map(|held| held.sends.len() as u64).sum()
