@@ -7,7 +7,7 @@ import sys
 import time
 
 import program
-from tenants import Flood, make_tenant, set_quota
+from tenants import Flood, make_tenant, set_quota, tell_all
 from traffic import Publisher, percentile
 
 QUIET = "persistent://quiet/n/t"
@@ -38,13 +38,11 @@ def play(made, options):
 
     def turn(kind, flooding, seconds):
         if flooding:
-            for flooder in flooders:
-                flooder.tell("go")
+            tell_all(flooders, "go")
         time.sleep(options.settle)
         turns.append(Turn(kind, made, flooders, quiet, seconds))
         if flooding:
-            for flooder in flooders:
-                flooder.tell("pause")
+            tell_all(flooders, "pause")
 
     limits = {"publishMessagesPerSecond": options.limit}
     set_quota(made, "tenants/flood", limits)

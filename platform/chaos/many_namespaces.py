@@ -25,7 +25,7 @@ def name(number):
 def policies(made, number):
     """What a namespace of a usual team says; no two are the same."""
     rate = {"publishThrottlingRateInMsg": 1000 + number % 97, "publishThrottlingRateInByte": 1_000_000}
-    quota = {"limitSize": 10_000_000_000 + number, "limitTime": -1, "policy": "producer_request_hold"}
+    quota = {"limitSize": 100_000_000 + number, "limitTime": -1, "policy": "producer_request_hold"}
     return {
         "auth_policies": {"namespace_auth": {f"app-{number:06d}": ["produce", "consume"]}},
         "replication_clusters": [made.name],
@@ -98,6 +98,19 @@ def starts(made, count, last, settle):
     return [statistics.median(column) for column in zip(*(start(made, 100 + at, last, settle) for at in range(count)))]
 
 
+def told(broker, path):
+    """What a broker answers, also that it does not know."""
+    return requests.get(broker.web + path, timeout=60).text
+
+
+def known_everywhere(made, name_of_last):
+    """Seconds until every broker tells a namespace that was just made."""
+    begun = time.monotonic()
+    for broker in made.brokers:
+        wait_until(lambda: told(broker, f"/admin/v2/namespaces/{name_of_last}").startswith('{"auth'), 120, "it is known")
+    return time.monotonic() - begun
+
+
 def seen(made, number, seconds):
     """Until every broker shows a changed policy of a namespace, and as the merged one of a topic in it."""
     path, topic = f"/admin/v2/namespaces/{name(number)}", f"/admin/v2/persistent/{name(number)}/t"
@@ -105,9 +118,8 @@ def seen(made, number, seconds):
     program.admin(made.brokers[number % len(made.brokers)], "POST", f"{path}/messageTTL", seconds)
     written = time.monotonic() - begun
     for broker in made.brokers:
-        wait_until(lambda: program.admin(broker, "GET", f"{path}/messageTTL").json() == seconds, 30, "the change is seen")
-        merged = lambda: program.admin(broker, "GET", f"{topic}/messageTTL?applied=true").text  # noqa: E731
-        wait_until(lambda: merged() == str(seconds), 30, "the change is merged")
+        wait_until(lambda: told(broker, f"{path}/messageTTL") == str(seconds), 30, "the change is seen")
+        wait_until(lambda: told(broker, f"{topic}/messageTTL?applied=true") == str(seconds), 30, "the change is merged")
     return written, time.monotonic() - begun
 
 
@@ -162,7 +174,7 @@ def changes(made, report, options, first):
 def main():
     options = program.arguments(
         __doc__, namespaces=(100_000, "namespaces"), few=(100, "namespaces that memory and start are compared with"),
-        threads=(48, "tenants that are made at once"), starts=(3, "starts that are timed"),
+        threads=(120, "tenants that are made at once"), starts=(3, "starts that are timed"),
         settle=(6.0, "seconds before memory and CPU are looked at"), changes=(30, "changes that are timed"),
         brokers=(3, "brokers"), bookies=(3, "bookies")).parse_args()
     with program.running(options, brokers=options.brokers, bookies=options.bookies) as made:
@@ -170,14 +182,17 @@ def main():
         make(made, 0, options.few, options.threads)
         few = starts(made, options.starts, name(options.few - 1), options.settle)
         lived = [program.rss_bytes(broker) for broker in made.brokers]
-        begun = time.monotonic()
+        before, begun = program.cpu_seconds(made.brokers + [made.store]), time.monotonic()
         first = -(-options.few // A_TENANT) * A_TENANT
         make(made, first, options.namespaces, options.threads)
         made_in = time.monotonic() - begun
         count = options.namespaces - first + options.few
         report.add("making them took", made_in, "s")
         report.add("made a second", count / made_in)
+        spent = program.cpu_seconds(made.brokers + [made.store]) - before
+        report.add("CPU of brokers and store for one", spent / count * 1e3, "ms")
         last = name(options.namespaces - 1)
+        report.add("known at all brokers after another", known_everywhere(made, last), "s")
         ready, answered, memory, idle = starts(made, options.starts, last, options.settle)
         report.add(f"start at {options.few:,} namespaces, ready", few[0], "s")
         report.add(f"start at {count:,} namespaces, ready", ready, "s", goal=5)

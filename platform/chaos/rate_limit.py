@@ -9,7 +9,7 @@ import time
 
 import program
 from program import wait_until
-from tenants import QUOTAS, Flood, Taker, fill, make_tenant, set_quota, spread
+from tenants import QUOTAS, Flood, Taker, fill, make_tenant, set_quota, spread, tell_all
 
 LEVELS = ("policy", "topic", "namespace", "tenant")
 POLICY_FIELDS = {"publish": ("publishThrottlingRateInMsg", "publishThrottlingRateInByte"),
@@ -108,12 +108,10 @@ def publishing(made, report, options):
     producers = [max(options.producers, len(case.topics)) for case in all_cases]
     sides = [Flood(made, case.tenant, case.topics, count, options.window, options.body_bytes)
              for case, count in zip(all_cases, producers)]
-    for side in sides:
-        side.pipe.send("go")
+    tell_all(sides, "go")
     refused = []
 
     def ended(side):
-        side.answer("go", 150)
         counted, not_taken = side.end()
         refused.extend(not_taken)
         return counted
@@ -125,11 +123,14 @@ def publishing(made, report, options):
 
 def dispatching(made, report, options):
     all_cases = cases(made, "dispatch", options)
-    enough = 2 * options.limit * (options.settle + options.windows * options.seconds + 5)
+    seconds = options.settle + options.windows * options.seconds + 10
     for case in all_cases:
-        fill(made, case.topics, int(enough), options.body_bytes, options.batch)
+        # Enough for the broker whose topics are fewest.
+        at_each = [count for count in case.served.values() if count]
+        fill(made, case.topics, int(1.2 * seconds * options.limit / len(at_each) / min(at_each)), options.body_bytes, options.batch)
         case.put()
     sides = [Taker(made, case.tenant, case.topics) for case in all_cases]
+    tell_all(sides, "go")
     return measured(report, options, all_cases, sides, Taker.end)
 
 

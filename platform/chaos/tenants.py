@@ -90,16 +90,20 @@ class Counted:
         return bisect.bisect_left(self.moments, until) - bisect.bisect_left(self.moments, since)
 
 
+def tell_all(sides, word):
+    """At once; all have done it afterwards."""
+    for side in sides:
+        side.pipe.send(word)
+    for side in sides:
+        side.answer(word, 150)
+
+
 class Flood(Side):
     """Producers in a process of their own that send as fast as they are answered, from `go` until `pause`."""
 
     def __init__(self, made, name, topics, producers, window=20, body_bytes=1024):
         log_file = str(made.folder / f"flood-{name}.log")
         super().__init__(flood, made.url(), log_file, topics, producers, window, body_bytes)
-
-    def tell(self, word):
-        self.pipe.send(word)
-        self.answer(word, 150)
 
     def end(self, seconds=180):
         moments, refused = super().end(seconds)
@@ -114,17 +118,19 @@ def take(pipe, url, log_file, topics, queue):
         moments.append(time.monotonic())
         consumer.acknowledge(message)
 
+    pipe.send("ready")
+    pipe.recv()
     for topic in topics:
         client.subscribe(topic, "take", initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=queue,
                          message_listener=came)
-    pipe.send("ready")
+    pipe.send("done")
     pipe.recv()
     pipe.send(moments)
     client.close()
 
 
 class Taker(Side):
-    """Consumers in a process of their own, one on each topic, that read and acknowledge until they are ended."""
+    """Consumers in a process of their own, one on each topic, that read and acknowledge from `go` until they are ended."""
 
     def __init__(self, made, name, topics, queue=1000):
         super().__init__(take, made.url(), str(made.folder / f"taker-{name}.log"), topics, queue)
@@ -134,7 +140,7 @@ class Taker(Side):
 
 
 def fill(made, topics, messages, body_bytes, batch):
-    """Messages on all topics, in batches; a subscription keeps them."""
+    """So many messages on each topic, in batches; a subscription keeps them."""
     client = made.client(operation_timeout_seconds=60)
     for topic in topics:
         client.subscribe(topic, "take", initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1).close()
@@ -142,8 +148,9 @@ def fill(made, topics, messages, body_bytes, batch):
                                         batching_max_publish_delay_ms=10, send_timeout_millis=0, block_if_queue_full=True)
                  for topic in topics]
     body = b"x" * body_bytes
-    for number in range(messages):
-        producers[number // batch % len(producers)].send_async(body, None)
+    for producer in producers:
+        for _ in range(messages):
+            producer.send_async(body, None)
     for producer in producers:
         producer.flush()
     client.close()

@@ -268,9 +268,9 @@ mod tests {
         put("tenancy/namespace/t/away", r#"{"replication_clusters":["b"]}"#);
         put("tenancy/namespace/t/allowed", r#"{"replication_clusters":["a"],"allowed_clusters":["a","b"]}"#);
         put("tenancy/namespace/t/topic", r#"{"replication_clusters":["a"]}"#);
-        put("tenancy/topic/t/topic/persistent/x", r#"{"replication_clusters":["a","b"]}"#);
-        put("tenancy/topic/t/here/persistent/x", r#"{"replication_clusters":["a"]}"#);
-        put("tenancy/topic/t/gone/persistent/x", r#"{"replication_clusters":["a","b"]}"#);
+        put("tenancy/topic/t/topic/persistent/x", r#"{"replicationClusters":["a","b"]}"#);
+        put("tenancy/topic/t/here/persistent/x", r#"{"replicationClusters":["a"]}"#);
+        put("tenancy/topic/t/gone/persistent/x", r#"{"replicationClusters":["a","b"]}"#);
         let beyond: Vec<_> = cache.beyond("a").iter().map(ToString::to_string).collect();
         assert_eq!(beyond, ["t/allowed", "t/away", "t/both", "t/topic"]);
     }
