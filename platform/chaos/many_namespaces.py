@@ -115,7 +115,7 @@ def known_everywhere(made, name_of_last):
     """Seconds until every broker tells a namespace that was just made."""
     begun = time.monotonic()
     for broker in made.brokers:
-        wait_until(lambda: told(broker, f"/admin/v2/namespaces/{name_of_last}").startswith('{"auth'), 120, "it is known")
+        wait_until(lambda: "replication_clusters" in told(broker, f"/admin/v2/namespaces/{name_of_last}"), 120, "it is known")
     return time.monotonic() - begun
 
 
