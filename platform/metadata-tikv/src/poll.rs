@@ -2,18 +2,19 @@
 //!
 //! Role: once a second, or when asked to, one view of all heads and sessions; what moved is read in the same view and
 //! given to the watchers.
-//! Invariants: M3 what a look could not give is looked for again or is a rescan; a look that fails changes nothing.
+//! Invariants: M3 what a look could not give is looked for again or is a rescan; a look that fails changes nothing. Each
+//! read of a look has a deadline of its own: one that has much to read ends nevertheless.
 //! Failure: after repeated absence the client is built anew; the look is also the probe that ends everyone's wait.
 //! Must never know: what keys mean.
 
-use crate::calls::{KEYS_AT_ONCE, Pairs, Shared, Step, View, entry};
+use crate::calls::{KEYS_AT_ONCE, Shared, Step, View, entry};
 use crate::follow::{Follower, Look, Span};
 use crate::format::{Head, SessionRecord, after, decode_data, decode_head, decode_session};
 use crate::lanes::LANE_LIFE_MS;
-use crate::log::{Logged, decode_entry};
+use crate::log::{LogEntry, Logged, decode_entry};
 use crate::reap::Reaper;
-use meridian_metadata::{MetadataError, SessionId, Version, WatchEvent};
-use std::collections::BTreeMap;
+use meridian_metadata::{Entry, MetadataError, SessionId, Version, WatchEvent};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tikv_client::{Snapshot, TimestampExt};
@@ -33,6 +34,10 @@ const REAPED_AT_ONCE: usize = 16;
 const REAPERS: f64 = 6.0;
 /// A session that is over for longer is ended by whoever sees it.
 const REAPERS_LIMIT_MS: u64 = 1_500;
+/// Large values read at once.
+const VALUES_AT_ONCE: usize = 64;
+/// Large values read at one look; more are a rescan.
+const MAX_REFERRED_BYTES: usize = 32 << 20;
 /// Lanes taken away at one look.
 const LANES_TAKEN_AT_ONCE: usize = 8;
 
@@ -86,18 +91,14 @@ impl Shared {
     }
 
     /// The changes in spans of the log, in the order of their versions; `None` = everything must be read again.
-    async fn read_spans(
-        &self,
-        snapshot: &mut Snapshot,
-        spans: &[Span],
-        deadline: Instant,
-    ) -> Result<Option<Transactions>, Step> {
+    async fn read_spans(&self, snapshot: &mut Snapshot, spans: &[Span]) -> Result<Option<Transactions>, Step> {
         let mut entries = Vec::new();
         for span in spans {
             let (mut from, to) = (self.keys.log(span.lane, span.first), after(self.keys.log(span.lane, span.last)));
             loop {
                 let range = (from, to.clone());
-                let pairs = self.scan(&mut View::At(&mut *snapshot), range, KEYS_AT_ONCE as u32, deadline).await?;
+                let pairs =
+                    self.scan(&mut View::At(&mut *snapshot), range, KEYS_AT_ONCE as u32, self.deadline()).await?;
                 let next = pairs.last().filter(|_| pairs.len() == KEYS_AT_ONCE).map(|(key, _)| after(key.clone()));
                 for (key, record) in &pairs {
                     entries.push(decode_entry(key, record)?);
@@ -109,36 +110,53 @@ impl Shared {
             }
         }
         entries.sort_by_key(|entry| entry.version);
+        let everything = |logged: &LogEntry| logged.changes.contains(&Logged::Everything);
+        if entries.iter().any(everything) {
+            return Ok(None);
+        }
+        let Some(mut referred) = self.referred(snapshot, &entries).await? else { return Ok(None) };
         let mut transactions = Vec::with_capacity(entries.len());
-        for logged in entries {
-            let mut events = Vec::with_capacity(logged.changes.len());
-            for change in logged.changes {
-                match change {
-                    Logged::Event(event) => events.push(event),
-                    Logged::Everything => return Ok(None),
-                    Logged::Reference { key } => {
-                        events.extend(self.referred(snapshot, key, logged.version, deadline).await?);
-                    }
+        for LogEntry { version, changes } in entries {
+            let event = |change: Logged| match change {
+                Logged::Event(event) => Some(event),
+                // One that has changed since is left out: its own entry follows.
+                Logged::Reference { key } if referred.get(&key).is_some_and(|entry| entry.version == version) => {
+                    referred.remove(&key).map(WatchEvent::Put)
                 }
-            }
-            transactions.push((logged.version, events));
+                Logged::Reference { .. } | Logged::Everything => None,
+            };
+            transactions.push((version, changes.into_iter().filter_map(event).collect()));
         }
         Ok(Some(transactions))
     }
 
-    /// A value too large for the log. One that has changed since is left out: its own entry follows.
+    /// The values that were too large for the log, by their keys, read many at once: one by one they would take longer
+    /// than the next ones take to come. `None` = they are more than is worth it.
     async fn referred(
         &self,
         snapshot: &mut Snapshot,
-        key: String,
-        version: Version,
-        deadline: Instant,
-    ) -> Result<Option<WatchEvent>, Step> {
-        let data_key = self.keys.data(&key);
-        let pairs: Pairs = self.batch_get(&mut View::At(snapshot), vec![data_key.clone()], deadline).await?;
-        let Some((_, record)) = pairs.into_iter().next() else { return Ok(None) };
-        let (held, value) = decode_data(&data_key, &record)?;
-        Ok((held.version == version).then(|| WatchEvent::Put(entry(&key, (held, value)))))
+        entries: &[LogEntry],
+    ) -> Result<Option<HashMap<String, Entry>>, Step> {
+        let key_of = |change| match change {
+            &Logged::Reference { ref key } => Some(self.keys.data(key)),
+            _ => None,
+        };
+        let keys: BTreeSet<Vec<u8>> = entries.iter().flat_map(|entry| &entry.changes).filter_map(key_of).collect();
+        let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+        let (mut found, mut bytes) = (HashMap::with_capacity(keys.len()), 0);
+        for chunk in keys.chunks(VALUES_AT_ONCE) {
+            for (data_key, record) in
+                self.batch_get(&mut View::At(&mut *snapshot), chunk.to_vec(), self.deadline()).await?
+            {
+                bytes += record.len();
+                let key = self.keys.key_of_data(&data_key)?;
+                found.insert(key.to_owned(), entry(key, decode_data(&data_key, &record)?));
+            }
+            if bytes > MAX_REFERRED_BYTES {
+                return Ok(None);
+            }
+        }
+        Ok(Some(found))
     }
 }
 
@@ -165,7 +183,7 @@ impl Poller {
             self.follower.look(&picture.heads, &own, picture.now_ms)
         };
         let transactions = match look {
-            Look::Read(spans) => shared.read_spans(&mut snapshot, &spans, deadline).await?,
+            Look::Read(spans) => shared.read_spans(&mut snapshot, &spans).await?,
             Look::Rescan => None,
         };
         give(shared, &picture, transactions);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use meridian_metadata::{Condition, MetadataError, MetadataStore, Operation, SharedStore, Version, Watch, WatchEvent};
 use meridian_metadata_tikv::{TikvConfig, TikvStore};
 use meridian_mini_tikv::{Fault, MiniTikv, Rpc, TikvOptions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -65,6 +65,39 @@ async fn a_change_that_is_too_large_for_the_log_is_a_rescan() {
     let operations = (0..200).map(|index| put(&format!("{long}{index}"), "v")).collect();
     first.commit(operations).await.unwrap();
     assert_eq!(next(&mut watch).await.0, WatchEvent::Rescan);
+}
+
+/// A burst of values that the log only refers to is seen by a process whose calls may take less time than reading them
+/// one by one would.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_large_values_of_others_are_seen_soon() {
+    const KEYS: usize = 1_500;
+    let server = MiniTikv::start(&TikvOptions::default()).unwrap();
+    let first = support::connect(support::config(&server));
+    let mut config = support::config(&server);
+    config.call_timeout_ms = 250;
+    let second = support::connect(config);
+    let mut watch = second.watch("", None).await.unwrap();
+    let mut writes = tokio::task::JoinSet::new();
+    for number in 0..KEYS {
+        let store: SharedStore = first.clone();
+        writes.spawn(async move {
+            store.put(&format!("k{number:04}"), vec![7; 1_100], Condition::Any).await.unwrap();
+        });
+    }
+    while let Some(written) = writes.join_next().await {
+        written.unwrap();
+    }
+    let mut seen = BTreeSet::new();
+    while seen.len() < KEYS {
+        match next(&mut watch).await.0 {
+            WatchEvent::Put(entry) => drop(seen.insert(entry.key)),
+            // More than a watch holds: what is there can be read.
+            WatchEvent::Rescan => break,
+            WatchEvent::Delete { key, .. } => panic!("{key} is gone"),
+        }
+    }
+    assert!(second.stats().change_lag_ms < PATIENCE.as_millis() as u64);
 }
 
 /// Writers on three processes, watchers on each: every picture ends the same, and no key ever goes back.
