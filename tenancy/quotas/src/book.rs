@@ -19,6 +19,8 @@ use tokio::sync::watch;
 const TRIES: usize = 16;
 /// How long a change may take to be seen here.
 const VISIBLE_IN: Duration = Duration::from_secs(10);
+/// Pause before everything is read again after a failure.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 /// Entries read at once.
 const PAGE: usize = 1_000;
 
@@ -258,15 +260,24 @@ impl QuotaBook {
 
 async fn keep(book: Weak<QuotaBook>, mut changes: Box<dyn Watch>) {
     while let Some((event, version)) = changes.next().await {
-        let Some(book) = book.upgrade() else { return };
-        if matches!(event, WatchEvent::Rescan) {
-            match book.store.scan(keys::LIMITS).await {
-                Ok(entries) => *book.quotas.write() = read(&entries),
-                Err(error) => tracing::error!(%error, "quotas can't be read again; the last ones stay in force"),
-            }
-        } else {
+        if !matches!(event, WatchEvent::Rescan) {
+            let Some(book) = book.upgrade() else { return };
             book.apply(event);
+            book.applied.send_replace(version);
+            continue;
         }
-        book.applied.send_replace(version);
+        loop {
+            let Some(book) = book.upgrade() else { return };
+            match book.store.scan(keys::LIMITS).await {
+                Ok(entries) => {
+                    *book.quotas.write() = read(&entries);
+                    book.applied.send_replace(version);
+                    break;
+                }
+                Err(error) => tracing::warn!(%error, "quotas can't be read again; the last ones stay in force"),
+            }
+            drop(book);
+            tokio::time::sleep(READ_AGAIN).await;
+        }
     }
 }

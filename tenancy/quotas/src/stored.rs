@@ -19,11 +19,15 @@ use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Records written together.
 const BATCH: usize = 256;
 /// Records read at once.
 const PAGE: usize = 1_000;
+
+/// Pause before everything is read again after a failure.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a topic, or all topics of a place, have stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -378,14 +382,22 @@ impl StoredBook {
 
 async fn keep(book: Weak<StoredBook>, mut changes: Box<dyn Watch>) {
     while let Some((event, _)) = changes.next().await {
-        let Some(book) = book.upgrade() else { return };
-        if matches!(event, WatchEvent::Rescan) {
-            match read_all(&book.store).await {
-                Ok(records) => book.table.write().read_all(records),
-                Err(error) => tracing::error!(%error, "what is stored can't be read again; what was known counts"),
-            }
-        } else {
+        if !matches!(event, WatchEvent::Rescan) {
+            let Some(book) = book.upgrade() else { return };
             book.apply(event);
+            continue;
+        }
+        loop {
+            let Some(book) = book.upgrade() else { return };
+            match read_all(&book.store).await {
+                Ok(records) => {
+                    book.table.write().read_all(records);
+                    break;
+                }
+                Err(error) => tracing::warn!(%error, "what is stored can't be read again; what was known counts"),
+            }
+            drop(book);
+            tokio::time::sleep(READ_AGAIN).await;
         }
     }
 }
