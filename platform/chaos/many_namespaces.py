@@ -111,23 +111,32 @@ def told(broker, path):
     return requests.get(broker.web + path, timeout=60).text
 
 
+def until_told(broker, path, as_wanted, seconds):
+    """Waits for an answer, and says the last one if it does not come."""
+    deadline = time.monotonic() + seconds
+    while not as_wanted(answer := told(broker, path)):
+        assert time.monotonic() < deadline, f"{broker.name} still answers after {seconds} s to {path}: {answer[:300]}"
+        time.sleep(0.02)
+
+
 def known_everywhere(made, name_of_last):
     """Seconds until every broker tells a namespace that was just made."""
     begun = time.monotonic()
     for broker in made.brokers:
-        wait_until(lambda: "replication_clusters" in told(broker, f"/admin/v2/namespaces/{name_of_last}"), 120, "it is known")
+        until_told(broker, f"/admin/v2/namespaces/{name_of_last}", lambda answer: "replication_clusters" in answer, 120)
     return time.monotonic() - begun
 
 
 def seen(made, number, seconds):
     """Until every broker shows a changed policy of a namespace, and as the merged one of a topic in it."""
     path, topic = f"/admin/v2/namespaces/{name(number)}", f"/admin/v2/persistent/{name(number)}/t"
+    program.admin(made.brokers[0], "PUT", topic)
     begun = time.monotonic()
     program.admin(made.brokers[number % len(made.brokers)], "POST", f"{path}/messageTTL", seconds)
     written = time.monotonic() - begun
     for broker in made.brokers:
-        wait_until(lambda: told(broker, f"{path}/messageTTL") == str(seconds), 30, "the change is seen")
-        wait_until(lambda: told(broker, f"{topic}/messageTTL?applied=true") == str(seconds), 30, "the change is merged")
+        for asked in (f"{path}/messageTTL", f"{topic}/messageTTL?applied=true"):
+            until_told(broker, asked, lambda answer: answer == str(seconds), 30)
     return written, time.monotonic() - begun
 
 

@@ -222,7 +222,7 @@ impl Registry {
     pub fn shares_topic(&self, peer: &str, topic: &TopicName) -> bool {
         let shared_before = |cache: &Cache| {
             let header = cache.headers.get(&Key::Namespace(topic.namespace()).path());
-            header.is_some_and(|(_, header)| both(&header.regions, &self.own(), peer))
+            header.is_some_and(|header| both(&header.regions, &self.own(), peer))
         };
         self.concerns(peer, topic) || shared_before(&self.cache.read())
     }
