@@ -114,6 +114,22 @@ async fn a_rate_set_while_nobody_was_connected_binds_the_next_consumer() {
 }
 
 #[tokio::test]
+async fn what_waits_passes_soon_after_a_limit_above_has_grown() {
+    let bench = Bench::with_limits(limits()).await;
+    let client = Client::new();
+    // What a broker has of a limit on bytes before it has leased its part.
+    let tenant = Arc::new(SharedLimiter::new((0, 1)));
+    bench.topic.set_limits_above(LimitsAbove { publish: Arc::new([tenant.clone()]), ..LimitsAbove::default() });
+    let producer = bench.producer(&client, 1, "p").await;
+    let body = "x".repeat(10_000);
+    bench.topic.publish(producer, (0..2).map(|i| send(i, &body)).collect());
+    client.receipts(1, 1).await;
+    tenant.set_rate((0, 1_000_000));
+    bench.region.advance(1_000);
+    client.receipts(1, 2).await;
+}
+
+#[tokio::test]
 async fn unused_subscriptions_are_deleted_and_others_stay() {
     let bench = Bench::with_limits(TopicLimits { subscription_expiration_minutes: 10, ..limits() }).await;
     for (name, replicated) in [("unused", false), ("replicated", true), ("connected", false), ("fresh", false)] {

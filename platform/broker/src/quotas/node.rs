@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Rate = (u64, u64);
 
+/// A link that waits looks again after so long: this broker's part of a limit may be another by then.
+const LOOK_AGAIN_MS: u64 = 1000;
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Node {
@@ -93,7 +96,7 @@ impl SharedLimit for ReplicationLimit {
     fn take(&self, now_ms: u64, messages: u32, bytes: u64) -> Result<(), u64> {
         let wait_ms = self.places.iter().map(|place| place.wait_ms(now_ms)).max().unwrap_or(0);
         if wait_ms > 0 {
-            return Err(wait_ms);
+            return Err(wait_ms.min(LOOK_AGAIN_MS));
         }
         self.places.iter().for_each(|place| place.take_now(messages, bytes));
         Ok(())

@@ -2,7 +2,8 @@
 //!
 //! Role: one [`Limiter`] behind a lock that is taken only while there is a limit, and an order among those who wait.
 //! Invariants: G2 holds for all takers together; G4 who waits is told a time at which something is left after those who
-//! asked before, so that nobody always comes first.
+//! asked before, so that nobody always comes first; G5 nobody is told to wait longer than [`LOOK_AGAIN_MS`]: the rate may
+//! be another by then, e.g. since a broker's part of a limit has grown, and nobody tells those who wait.
 //! Must never know: who takes.
 
 use super::Limiter;
@@ -12,6 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest time that somebody is sent away for beyond the wait itself; after that the queue is thought to have dissolved.
 const QUEUE_MAX_MS: u64 = 1000;
+
+/// Whoever waits looks again after so long.
+const LOOK_AGAIN_MS: u64 = 1000;
 
 #[derive(Debug)]
 struct Inner {
@@ -69,7 +73,7 @@ impl SharedLimiter {
         }
     }
 
-    /// How long the caller should wait before it asks again (G4); 0 = not at all.
+    /// How long the caller should wait before it asks again (G4, G5); 0 = not at all.
     pub fn wait_ms(&self, now_ms: u64) -> u64 {
         if !self.is_limited() {
             return 0;
@@ -84,7 +88,7 @@ impl SharedLimiter {
         let in_queue = next_ms > earliest_ms && next_ms <= earliest_ms.saturating_add(QUEUE_MAX_MS);
         let turn_ms = if in_queue { next_ms } else { earliest_ms };
         inner.last_turn_ms = turn_ms;
-        turn_ms - now_ms
+        (turn_ms - now_ms).min(LOOK_AGAIN_MS)
     }
 }
 
@@ -186,6 +190,16 @@ mod tests {
         assert_eq!(shared.wait_ms(2000), 0, "paid off");
         shared.take(10, 0, 5000);
         assert_eq!(shared.wait_ms(5000), 100, "an old queue does not count");
+    }
+
+    #[test]
+    fn whoever_owes_much_looks_again_soon() {
+        let shared = SharedLimiter::new((0, 1));
+        shared.take(1, 1_000_000, 0);
+        assert_eq!(shared.wait_ms(0), LOOK_AGAIN_MS);
+        assert_eq!(shared.wait_ms(LOOK_AGAIN_MS), LOOK_AGAIN_MS);
+        shared.set_rate((0, 1_000_000));
+        assert_eq!(shared.wait_ms(3 * LOOK_AGAIN_MS), 0);
     }
 
     #[test]
