@@ -177,11 +177,11 @@ class Effect:
 def changes(made, report, options, first):
     randomness = random.Random(7)
     chosen = [randomness.randrange(first, options.namespaces) for _ in range(options.changes)]
+    effect = Effect(made)
     taken = [seen(made, number, 60 + at) for at, number in enumerate(chosen)]
     report.add("a change is answered after, median", percentile([written for written, _ in taken], 0.5), "s")
     report.add(f"and seen by {len(made.brokers)} brokers, median", percentile([all_see for _, all_see in taken], 0.5), "s")
     report.add("at most", max(all_see for _, all_see in taken), "s", goal=1)
-    effect = Effect(made)
     took = [one for _ in range(max(1, options.changes // 5)) for one in effect.takes()]
     effect.client.close()
     report.add("a limit on producers has its effect at all brokers, median", percentile(took, 0.5), "s")

@@ -137,8 +137,8 @@ impl Shared {
         snapshot: &mut Snapshot,
         entries: &[LogEntry],
     ) -> Result<Option<HashMap<String, Entry>>, Step> {
-        let key_of = |change| match change {
-            &Logged::Reference { ref key } => Some(self.keys.data(key)),
+        let key_of = |change: &Logged| match change {
+            Logged::Reference { key } => Some(self.keys.data(key)),
             _ => None,
         };
         let keys: BTreeSet<Vec<u8>> = entries.iter().flat_map(|entry| &entry.changes).filter_map(key_of).collect();
