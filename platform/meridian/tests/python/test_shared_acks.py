@@ -5,7 +5,7 @@ import pulsar
 import pytest
 
 from region import wait_until
-from test_replication import Pair, admin, path_of
+from replicated import Pair, admin, path_of
 
 COUNTER = itertools.count()
 
