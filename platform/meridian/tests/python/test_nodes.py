@@ -3,7 +3,6 @@ what is missing, are not healthy, and go on by themselves."""
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 
@@ -11,6 +10,7 @@ import pytest
 import requests
 
 from cluster import MINI_TIKV, Cluster, Node, keep, read_numbers
+from ports import free_ports
 from region import BINARY, wait_until
 
 LEASE_SECONDS = 3.0
@@ -30,12 +30,6 @@ def make_cluster(tmp_path):
     yield make
     for cluster in made:
         cluster.close()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def ready(web, path="ready"):
@@ -118,9 +112,9 @@ def test_nodes_wait_for_a_metadata_store_that_is_not_up_yet(make_cluster):
     recovery = Node("autorecovery", "autorecovery", cluster.folder, {**cluster.settings, "prometheusStatsHttpPort": 0,
                                                                       "metadataStoreUrl": cluster.metadata_url})
     bookie, broker = cluster.bookies[0], cluster.brokers[0]
-    broker.settings["webServicePort"] = free_port()
-    bookie.settings["prometheusStatsHttpPort"], recovery.settings["prometheusStatsHttpPort"] = free_port(), free_port()
     nodes = [bookie, broker, recovery]
+    for node, port in zip(nodes, free_ports(3)):
+        node.settings["webServicePort" if node is broker else "prometheusStatsHttpPort"] = port
     cluster.bookies.append(recovery)
     for node in nodes:
         node.begin()

@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from cluster import Cluster
+from ports import free_ports
 from region import Region, wait_until
 from secured import Keys, bearer, with_tls, with_tokens
 
@@ -130,14 +131,8 @@ def test_certificates_are_renewed_without_a_restart(make_region, keys, tmp_path)
     client.close()
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def test_named_listeners_tell_their_own_addresses(make_region, certs):
-    inner, outer, secure = free_port(), free_port(), free_port()
+    inner, outer, secure = free_ports(3)
     region = make_region(**with_tls(certs), brokerServicePort=inner,
                          advertisedListeners=f"inside:pulsar://localhost:{inner},outside:pulsar://127.0.0.1:{outer},"
                                              f"outside:pulsar+ssl://localhost:{secure}",

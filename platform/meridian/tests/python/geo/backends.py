@@ -16,7 +16,8 @@ import pulsar
 import requests
 
 from cluster import ClusterRegion
-from links import Link, free_ports
+from links import Link
+from ports import free_ports
 from region import Region, wait_until
 
 SERVICES = ("binary", "web", "control")

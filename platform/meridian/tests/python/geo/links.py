@@ -1,27 +1,14 @@
 """The wide-area links between regions, as tests and scenarios handle them: each one process of `wan_proxy.py`."""
 import json
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
 
+from ports import free_ports
+
 PROXY = pathlib.Path(__file__).with_name("wan_proxy.py")
 BOTH = ("forward", "backward")
-
-
-def free_ports(count):
-    """Ports that nobody listens on now. They are held until all are chosen, so that none comes twice."""
-    sockets = []
-    for _ in range(count):
-        held = socket.socket()
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        sockets.append(held)
-    ports = [held.getsockname()[1] for held in sockets]
-    for held in sockets:
-        held.close()
-    return ports
 
 
 class Link:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from links import Link
+from ports import RANGE, free_ports
 
 
 @pytest.fixture
@@ -115,3 +116,12 @@ def test_the_end_of_a_connection_passes_after_its_data(line):
     while piece := connection.recv(100):
         back += piece
     assert back == b"last"
+
+
+def test_ports_that_are_used_again_are_none_that_an_outgoing_connection_gets():
+    first, last = map(int, RANGE.read_text().split())
+    ports = free_ports(20)
+    assert len(set(ports)) == 20 and not [port for port in ports if first <= port <= last]
+    server = socket.create_server(("127.0.0.1", ports[0]))
+    assert ports[0] not in free_ports(20)
+    server.close()
