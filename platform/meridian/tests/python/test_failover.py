@@ -23,9 +23,9 @@ FAILOVER = "/admin/v2/meridian/failover"
 class Pair:
     """`west` and `east` with a region link; namespace `geo/orders` is in both, and `west` is active."""
 
-    def __init__(self, folder):
-        self.west = KIND(folder / "west", clusterName="west", **SETTINGS)
-        self.east = KIND(folder / "east", clusterName="east", **SETTINGS)
+    def __init__(self, folder, west=KIND, **settings):
+        self.west = west(folder / "west", clusterName="west", **SETTINGS, **settings)
+        self.east = KIND(folder / "east", clusterName="east", **SETTINGS, **settings)
         self.regions = {"west": self.west, "east": self.east}
         for region in self.regions.values():
             region.start()
