@@ -113,7 +113,7 @@ async fn list(State(state): Given, call: Call) -> Answer {
 
 async fn show(State(state): Given, call: Call) -> Answer {
     let (failover, namespace) = asked(&state, &call)?;
-    let known = failover.state(&namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+    let known = failover.known_state(&namespace).await?;
     Ok(Reply::json(&shown(&namespace, &known)))
 }
 

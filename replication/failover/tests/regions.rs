@@ -246,6 +246,21 @@ async fn a_planned_switch_hands_over_when_nothing_is_left_and_comes_back_the_sam
 }
 
 #[tokio::test]
+async fn a_broker_knows_what_another_one_has_just_stored_when_it_is_asked() {
+    let world = World::new(&["west", "east"]);
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let (other, driver) = (world.region("west", store.clone()).await, world.region("west", store).await);
+    let nobody =
+        other.service.hold_too(&world.namespace, "east", 5, 9).await.expect_err("no broker has stored a record");
+    assert!(matches!(nobody, FailoverError::NotManaged(_)), "{nobody}");
+    let record = driver.service.manage(&world.namespace, "west").await.expect("as the test made it");
+    // Without a moment for the watch.
+    assert_eq!(other.service.hold_too(&world.namespace, "east", 5, 9).await, Ok(true));
+    let again = other.service.manage(&world.namespace, "east").await;
+    assert_eq!(again, Ok(record), "the record that there is, not a second first one");
+}
+
+#[tokio::test]
 async fn another_broker_of_the_region_holds_publishes_while_one_switches() {
     let world = World::new(&["west", "east"]);
     let east = world.region("east", Arc::new(MemoryStore::new())).await;
@@ -257,8 +272,8 @@ async fn another_broker_of_the_region_holds_publishes_while_one_switches() {
     until("it is confirmed", || other.is_active(&world)).await;
 
     // It is given up.
-    assert_eq!(other.service.hold_too(&world.namespace, "east", 5, 9), Ok(true));
-    assert_eq!(other.service.hold_too(&world.namespace, "east", 5, 9), Ok(false), "asked again");
+    assert_eq!(other.service.hold_too(&world.namespace, "east", 5, 9).await, Ok(true));
+    assert_eq!(other.service.hold_too(&world.namespace, "east", 5, 9).await, Ok(false), "asked again");
     assert!(matches!(other.rule(&world), PublishRule::Hold(_)));
     assert_eq!(other.service.free(&world.namespace, 4).await, Ok(false), "that was another one");
     assert!(matches!(other.rule(&world), PublishRule::Hold(_)));
@@ -266,7 +281,7 @@ async fn another_broker_of_the_region_holds_publishes_while_one_switches() {
     assert!(other.is_active(&world));
 
     // It ends with a hand-over, which the other broker reads from the store before it lets anything in.
-    assert_eq!(other.service.hold_too(&world.namespace, "east", 6, 9), Ok(true));
+    assert_eq!(other.service.hold_too(&world.namespace, "east", 6, 9).await, Ok(true));
     driver.service.switch(&world.namespace, "east").await.expect("as the test made it");
     assert_eq!(other.service.free(&world.namespace, 6).await, Ok(false));
     assert!(other.sends_to(&world, "east") && driver.sends_to(&world, "east"));

@@ -156,7 +156,7 @@ impl BrokerService {
     /// Holds publishes as another broker of the region asks; they are let go if nothing is heard of it any more.
     async fn hold_here(self: &Arc<Self>, held: &Held) -> Result<(), String> {
         let (namespace, failover) = (name_of(&held.namespace)?, self.failover_here()?);
-        let fresh = failover.hold_too(&namespace, &held.target, held.begun_ms, held.deadline_ms).map_err(text)?;
+        let fresh = failover.hold_too(&namespace, &held.target, held.begun_ms, held.deadline_ms).await.map_err(text)?;
         if fresh {
             let (service, held_of, begun_ms) = (Arc::downgrade(self), namespace.clone(), held.begun_ms);
             // As long again: who drives the switch may be storing its end.

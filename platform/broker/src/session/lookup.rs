@@ -34,7 +34,9 @@ impl Session {
     async fn answer_lookup(&self, request: &CommandLookupTopic) -> Result<CommandLookupTopicResponse, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         let _permit = self.service.lookup_permit()?;
-        self.may_look(&topic).await?;
+        // The door first: who may not look does not learn what there is.
+        self.service.access().check(&self.principal(), Wish::Lookup(&topic))?;
+        self.service.check_namespace(&topic).await?;
         let listener = request.advertised_listener_name.as_deref().filter(|name| !name.is_empty());
         let listener = listener.or(self.listener.as_deref());
         let link = request.properties.iter().any(|pair| pair.key == LINK_KEY);
@@ -52,18 +54,6 @@ impl Session {
             proxy_through_service_url: Some(found.proxy_through_service_url),
             ..Default::default()
         })
-    }
-
-    /// The door first: who may not look does not learn what a tenant has. That there is no such tenant is told to all, as
-    /// clients that mistype one expect.
-    async fn may_look(&self, topic: &TopicName) -> Result<(), BrokerError> {
-        let Err(denied) = self.service.access().check(&self.principal(), Wish::Lookup(topic)) else {
-            return self.service.check_namespace(topic).await;
-        };
-        match self.service.registry().learn_tenant(topic.tenant()).await {
-            Ok(false) => self.service.check_namespace(topic).await.and(Err(denied)),
-            _ => Err(denied),
-        }
     }
 
     pub(super) fn partition_metadata(&self, request: CommandPartitionedTopicMetadata) {
@@ -89,10 +79,22 @@ impl Session {
         });
     }
 
+    /// The door first: who may not look does not learn what a tenant has. That there is no such tenant is told to all by this
+    /// request, a client's first about a topic, as clients that mistype one expect.
+    async fn may_ask_partitions(&self, topic: &TopicName) -> Result<(), BrokerError> {
+        let Err(denied) = self.service.access().check(&self.principal(), Wish::Lookup(topic)) else {
+            return self.service.check_namespace(topic).await;
+        };
+        match self.service.registry().learn_tenant(topic.tenant()).await {
+            Ok(false) => self.service.check_namespace(topic).await.and(Err(denied)),
+            _ => Err(denied),
+        }
+    }
+
     async fn answer_partitions(&self, request: &CommandPartitionedTopicMetadata) -> Result<u32, BrokerError> {
         let topic = TopicName::parse(&request.topic)?;
         let _permit = self.service.lookup_permit()?;
-        self.may_look(&topic).await?;
+        self.may_ask_partitions(&topic).await?;
         self.service.partitions_or_create(&topic, request.metadata_auto_creation_enabled()).await
     }
 }

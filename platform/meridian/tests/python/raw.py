@@ -15,6 +15,7 @@ NAMES = {number: name for name, number in KINDS.items()}
 ERRORS = {"error": (2, 3), "partitions_answer": (4, 5), "lookup_answer": (6, 7), "consumer_stats_answer": (2, 3),
           "get_schema_answer": (2, 3), "get_or_create_schema_answer": (2, 3)}
 AUTHORIZATION_ERROR = 4
+TOPIC_NOT_FOUND = 11
 
 
 def varint(number):

@@ -10,7 +10,7 @@ import urllib.parse
 import pulsar
 import pytest
 
-from raw import AUTHORIZATION_ERROR, Raw, refusal
+from raw import AUTHORIZATION_ERROR, TOPIC_NOT_FOUND, Raw, refusal
 from region import Region, wait_until
 from secured import Keys, bearer, with_tokens
 
@@ -454,6 +454,10 @@ def test_every_command_about_another_tenant_is_refused_alike_whether_it_is_there
     for topic, namespace in PLACES + ABSENT:
         for name, (kind, fields) in requests_of(topic, namespace).items():
             refused = refusal(connection.ask(kind, fields))
+            if kind == "partitions" and namespace.startswith("zz/"):
+                # A tenant that does not exist is told as such to a client's first request, and to no other.
+                assert refused == (TOPIC_NOT_FOUND, f"Tenant or namespace or topic does not exist: {topic}"), (role, name, refused)
+                continue
             assert refused and refused[0] == AUTHORIZATION_ERROR, (role, name, topic, refused)
             assert not said(refused[1], topic + str(fields)), (name, refused)
             answers.setdefault(name, set()).add(refused[1].replace(topic, "TOPIC").replace(namespace, "NAMESPACE"))

@@ -29,7 +29,7 @@ impl FailoverService {
     /// the hand-over: ask again.
     pub async fn switch(self: &Arc<Self>, namespace: &NamespaceName, to: &str) -> Result<Account, FailoverError> {
         self.check_region(namespace, to)?;
-        let state = self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+        let state = self.known_state(namespace).await?;
         if state.record.active == to {
             return Err(FailoverError::AlreadyActive(to.to_owned()));
         }
@@ -127,7 +127,7 @@ impl FailoverService {
     }
 
     async fn drive(&self, namespace: &NamespaceName, to: &str) -> Result<Account, FailoverError> {
-        let current = self.active_here(namespace)?.record;
+        let current = self.active_here(namespace).await?.record;
         let (mut switch, effects) = Switch::begin(&current, to, now_ms(), self.settings.drain_ms);
         let mut effects: VecDeque<Effect> = effects.into();
         loop {
@@ -191,14 +191,16 @@ impl FailoverService {
     /// Another broker of the region drives a switch, and publishes are held here too; whether they were not before.
     ///
     /// # Errors
-    /// [`FailoverError::NotManaged`], or [`FailoverError::UnderWay`] if this process drives one itself.
-    pub fn hold_too(
+    /// [`FailoverError::NotManaged`], [`FailoverError::UnderWay`] if this process drives one itself, or what the store says
+    /// if nothing is known of the namespace here.
+    pub async fn hold_too(
         &self,
         namespace: &NamespaceName,
         to: &str,
         begun_ms: u64,
         deadline_ms: u64,
     ) -> Result<bool, FailoverError> {
+        self.known_state(namespace).await?;
         let mut known = self.known.write();
         let Some(one) = known.get_mut(namespace) else {
             return Err(FailoverError::NotManaged(namespace.to_string()));
@@ -227,10 +229,7 @@ impl FailoverService {
             return Ok(false);
         }
         // A hand-over may be stored of which this process has not heard yet.
-        let key = keys::active(namespace);
-        if let Some(entry) = self.store.get(&key).await? {
-            self.stored_elsewhere(&key, &entry.value).await;
-        }
+        self.catch_up(namespace).await?;
         let mut known = self.known.write();
         let Some(one) = known.get_mut(namespace).filter(|one| !one.switching && is_held(&one.state)) else {
             return Ok(false);

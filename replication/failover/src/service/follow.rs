@@ -102,6 +102,27 @@ impl FailoverService {
         }
     }
 
+    /// The state of a namespace, also if another broker has just made its first record: the watch tells that a moment later.
+    ///
+    /// # Errors
+    /// [`FailoverError::NotManaged`], or what the store says.
+    pub async fn known_state(&self, namespace: &NamespaceName) -> Result<NamespaceState, FailoverError> {
+        if let Some(state) = self.state(namespace) {
+            return Ok(state);
+        }
+        self.catch_up(namespace).await?;
+        self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))
+    }
+
+    /// Takes over what another broker stored and the watch may not have told yet.
+    pub(super) async fn catch_up(&self, namespace: &NamespaceName) -> Result<(), FailoverError> {
+        let key = keys::active(namespace);
+        if let Some(entry) = self.store.get(&key).await? {
+            self.stored_elsewhere(&key, &entry.value).await;
+        }
+        Ok(())
+    }
+
     /// A record that another broker of the region has stored.
     pub(super) async fn stored_elsewhere(&self, key: &str, value: &[u8]) {
         let Some(namespace) = keys::namespace_of(key) else { return };

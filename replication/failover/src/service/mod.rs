@@ -252,8 +252,10 @@ impl FailoverService {
     /// [`FailoverError::UnknownRegion`], or what the store says.
     pub async fn manage(&self, namespace: &NamespaceName, active: &str) -> Result<ActiveRecord, FailoverError> {
         self.check_region(namespace, active)?;
-        if let Some(state) = self.state(namespace) {
-            return Ok(state.record);
+        match self.known_state(namespace).await {
+            Ok(state) => return Ok(state.record),
+            Err(FailoverError::NotManaged(_)) => {}
+            Err(error) => return Err(error),
         }
         if self.host.regions_of(namespace).len() < 2 {
             return Err(FailoverError::OneRegion(namespace.to_string()));
@@ -269,7 +271,7 @@ impl FailoverService {
     /// # Errors
     /// [`FailoverError::NotManaged`], [`FailoverError::AlreadyActive`], or what the store says.
     pub async fn force(&self, namespace: &NamespaceName) -> Result<ActiveRecord, FailoverError> {
-        let state = self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+        let state = self.known_state(namespace).await?;
         if state.record.active == self.own {
             return Err(FailoverError::AlreadyActive(self.own.clone()));
         }
@@ -287,7 +289,7 @@ impl FailoverService {
     /// [`FailoverError::NotManaged`], [`FailoverError::UnknownRegion`].
     pub async fn cost(&self, namespace: &NamespaceName, to: &str) -> Result<CostReport, FailoverError> {
         self.check_region(namespace, to)?;
-        let state = self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+        let state = self.known_state(namespace).await?;
         let record = state.record;
         if record.active == self.own {
             let costs = self.host.cost(namespace, to).await;
@@ -316,7 +318,7 @@ impl FailoverService {
     /// # Errors
     /// [`FailoverError::NotManaged`], [`FailoverError::Unreachable`] if the region that holds the tails does not answer.
     pub async fn settlement(&self, namespace: &NamespaceName) -> Result<Settlement, FailoverError> {
-        let state = self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+        let state = self.known_state(namespace).await?;
         let record = &state.record;
         let holder = record.previous.clone().filter(|_| record.forced).unwrap_or_else(|| self.own.clone());
         if holder == self.own {
@@ -367,11 +369,11 @@ impl FailoverService {
             }
             FailoverCall::Switch { to, .. } => FailoverReply::Switched(self.switch(&namespace, &to).await?),
             FailoverCall::Cost { to, .. } => {
-                self.active_here(&namespace)?;
+                self.active_here(&namespace).await?;
                 FailoverReply::Cost(self.cost(&namespace, &to).await?)
             }
             FailoverCall::Settle { epoch, .. } => {
-                let state = self.state(&namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+                let state = self.known_state(&namespace).await?;
                 let tails = self.tails(&namespace).await?;
                 let pending = state.tail_pending || state.record.epoch < epoch;
                 FailoverReply::Settled(settle(&namespace.to_string(), epoch, state.record.forced, pending, &tails))
@@ -379,8 +381,8 @@ impl FailoverService {
         })
     }
 
-    fn active_here(&self, namespace: &NamespaceName) -> Result<NamespaceState, FailoverError> {
-        let state = self.state(namespace).ok_or_else(|| FailoverError::NotManaged(namespace.to_string()))?;
+    async fn active_here(&self, namespace: &NamespaceName) -> Result<NamespaceState, FailoverError> {
+        let state = self.known_state(namespace).await?;
         if state.record.active != self.own {
             let current = state.record.epoch.to_string();
             return Err(FailoverError::Stale { current, given: format!("one in which {} is active", self.own) });
