@@ -11,12 +11,18 @@ import time
 import pulsar
 import requests
 
+from ports import with_ports
 from region import BINARY, Asked, wait_until
 
 MINI_TIKV = os.environ.get("MINI_TIKV_BINARY", str(pathlib.Path(BINARY).with_name("mini-tikv")))
 START_SECONDS = 60
 # Disks of machines that run tests may be fuller than those of bookies.
 DISK = {"diskUsageThreshold": 0.99, "diskUsageLwmThreshold": 0.98}
+
+
+# Setting → its name in the ready file.
+PORTS = {"brokerServicePort": "binary_port", "webServicePort": "web_port", "bookiePort": "bookie_port",
+         "bookieControlPort": "bookie_control_port", "prometheusStatsHttpPort": "stats_port", "regionLinkPort": "region_link_port"}
 
 
 class Node(Asked):
@@ -39,6 +45,7 @@ class Node(Asked):
         """Starts the process and does not wait."""
         self.ready_file = self.folder / f"{self.name}.ready"
         self.ready_file.unlink(missing_ok=True)
+        self.settings = with_ports(self.settings, PORTS)
         log = open(self.log_file, "ab")
         # Signals stay ignored that Python ignores, so that a limit on files is an error of a write and no end.
         self.process = subprocess.Popen(self.command() + ["--ready-file", str(self.ready_file)], stdout=log, stderr=log,
@@ -57,10 +64,7 @@ class Node(Asked):
 
     def read_ready(self, text):
         self.ready = json.loads(text)
-        names = {"brokerServicePort": "binary_port", "webServicePort": "web_port", "bookiePort": "bookie_port",
-                 "bookieControlPort": "bookie_control_port", "prometheusStatsHttpPort": "stats_port",
-                 "regionLinkPort": "region_link_port"}
-        self.settings.update({key: self.ready[name] for key, name in names.items() if self.ready.get(name)})
+        self.settings.update({key: self.ready[name] for key, name in PORTS.items() if self.ready.get(name)})
 
     def start(self):
         return self.begin().wait()

@@ -37,3 +37,9 @@ def free_ports(count):
     finally:
         for one in held:
             one.close()
+
+
+def with_ports(settings, keys):
+    """Settings with a free port for each key that asks for any (0)."""
+    asked = [key for key in keys if settings.get(key) == 0]
+    return {**settings, **dict(zip(asked, free_ports(len(asked))))}

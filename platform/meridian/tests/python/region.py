@@ -9,8 +9,11 @@ import time
 import pulsar
 import requests
 
+from ports import with_ports
+
 BINARY = os.environ.get("MERIDIAN_BINARY", str(pathlib.Path(__file__).parents[4] / "target/debug/meridian"))
 START_SECONDS = 30
+PORTS = ("brokerServicePort", "webServicePort", "regionLinkPort", "brokerServicePortTls", "webServicePortTls")
 
 
 class Asked:
@@ -32,7 +35,8 @@ class Region(Asked):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.bookies = bookies
-        self.settings = {"brokerServicePort": 0, "webServicePort": 0, "regionLinkPort": 0, "advertisedAddress": "localhost", **settings}
+        defaults = {"brokerServicePort": 0, "webServicePort": 0, "regionLinkPort": 0, "advertisedAddress": "localhost"}
+        self.settings = with_ports({**defaults, **settings}, PORTS)
         self.log_file = self.folder / "log.txt"
         self.process = None
         self.ready = {}
