@@ -6,7 +6,6 @@
 
 use super::{FailoverCall, FailoverReply, FailoverService, now_ms};
 use crate::FailoverError;
-use crate::keys;
 use crate::record::{ActiveRecord, NamespaceState, Phase};
 use crate::switch::{Account, Effect, Event, Switch};
 use meridian_types::NamespaceName;

@@ -4,6 +4,7 @@
 //! Must never know: how calls travel.
 
 use super::{FailoverCall, FailoverReply, FailoverService, now_ms};
+use crate::error::FailoverError;
 use crate::keys;
 use crate::record::NamespaceState;
 use meridian_metadata::{Watch, WatchEvent};
