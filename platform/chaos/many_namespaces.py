@@ -1,4 +1,7 @@
-"""Many namespaces with policies in metadata: the start of a broker, its memory, and how soon a change is in force."""
+"""Many namespaces with policies in metadata: the start of a broker, its memory, and how soon a change is in force.
+
+With `--standalone 1` it is one process on RocksDB that is started again; changes are not timed then.
+"""
 import http.client
 import json
 import random
@@ -10,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import program
 import pulsar
+import region
 import requests
 from program import wait_until
 from tenants import make_tenant, spread
@@ -78,24 +82,29 @@ def make(made, have, want, threads):
     return maker.put_off
 
 
+def started(broker, last, settle):
+    """Starts a broker: seconds until it is ready and until it tells the last namespace; its memory and CPU when it has settled."""
+    begun = time.monotonic()
+    broker.start()
+    ready = time.monotonic() - begun
+    path = f"{broker.web}/admin/v2/namespaces/{last}"
+    wait_until(lambda: requests.get(path, timeout=60).status_code == 200, 120, "its first answer")
+    answered = time.monotonic() - begun
+    time.sleep(settle)
+    spent = program.cpu_seconds([broker])
+    time.sleep(settle)
+    idle = (program.cpu_seconds([broker]) - spent) / settle
+    return ready, answered, program.rss_bytes(broker), idle
+
+
 def start(made, number, last, settle):
-    """A new broker: seconds until it is ready and until it tells the last namespace; its memory and CPU when it has settled."""
+    """A new broker."""
     broker = made.broker(number)
     broker.settings["metadataStoreUrl"] = made.metadata_url
-    begun = time.monotonic()
     try:
-        broker.start()
-        ready = time.monotonic() - begun
-        path = f"{broker.web}/admin/v2/namespaces/{last}"
-        wait_until(lambda: requests.get(path, timeout=60).status_code == 200, 120, "its first answer")
-        answered = time.monotonic() - begun
-        time.sleep(settle)
-        spent = program.cpu_seconds([broker])
-        time.sleep(settle)
-        idle = (program.cpu_seconds([broker]) - spent) / settle
-        memory = program.rss_bytes(broker)
+        measured = started(broker, last, settle)
         broker.stop()
-        return ready, answered, memory, idle
+        return measured
     finally:
         if broker.process.poll() is None:
             broker.kill()
@@ -103,7 +112,27 @@ def start(made, number, last, settle):
 
 def starts(made, count, last, settle):
     """Medians of several starts."""
-    return [statistics.median(column) for column in zip(*(start(made, 100 + at, last, settle) for at in range(count)))]
+    one = made.start_again if isinstance(made, Alone) else lambda *how: start(made, *how)
+    return [statistics.median(column) for column in zip(*(one(100 + at, last, settle) for at in range(count)))]
+
+
+class Alone:
+    """One process in place of a cluster."""
+
+    def __init__(self, folder, settings):
+        self.name, self.store = "standalone", None
+        self.region = region.Region(folder, **settings)
+        self.region.name = self.name
+        self.brokers = [self.region.start()]
+
+    def start_again(self, _, last, settle):
+        assert self.region.stop() == 0, self.region.log()
+        return started(self.region, last, settle)
+
+
+def servers(made):
+    """Whose CPU it takes to make a namespace."""
+    return made.brokers + ([made.store] if made.store else [])
 
 
 def told(broker, path):
@@ -193,39 +222,53 @@ def main():
         __doc__, namespaces=(100_000, "namespaces"), few=(100, "namespaces that memory and start are compared with"),
         threads=(48, "tenants that are made at once"), starts=(3, "starts that are timed"),
         settle=(6.0, "seconds before memory and CPU are looked at"), changes=(30, "changes that are timed"),
-        brokers=(3, "brokers"), bookies=(3, "bookies")).parse_args()
+        brokers=(3, "brokers"), bookies=(3, "bookies"),
+        standalone=(0, "1: one process on RocksDB in place of a cluster")).parse_args()
+    if options.standalone:
+        program.use(options)
+        with program.folder(options) as folder:
+            made = Alone(folder, program.own_settings(options))
+            try:
+                return measure(made, options)
+            finally:
+                made.region.close()
     with program.running(options, brokers=options.brokers, bookies=options.bookies) as made:
-        report = program.Report(f"{options.namespaces:,} namespaces with policies", options)
-        make(made, 0, options.few, options.threads)
-        few = starts(made, options.starts, name(options.few - 1), options.settle)
-        lived = [program.rss_bytes(broker) for broker in made.brokers]
-        before, begun = program.cpu_seconds(made.brokers + [made.store]), time.monotonic()
-        first = -(-options.few // A_TENANT) * A_TENANT
-        put_off = make(made, first, options.namespaces, options.threads)
-        made_in = time.monotonic() - begun
-        count = options.namespaces - first + options.few
-        report.add("making them took", made_in, "s")
-        report.add("made a second", count / made_in)
-        report.add("calls that were told to come again", put_off)
-        spent = program.cpu_seconds(made.brokers + [made.store]) - before
-        report.add("CPU of brokers and store for one", spent / count * 1e3, "ms")
-        last = name(options.namespaces - 1)
-        report.add("known at all brokers after another", known_everywhere(made, last), "s")
-        ready, answered, memory, idle = starts(made, options.starts, last, options.settle)
-        report.add(f"start at {options.few:,} namespaces, ready", few[0], "s")
-        report.add(f"start at {count:,} namespaces, ready", ready, "s", goal=5)
-        report.add(f"start at {count:,} namespaces, the last one told", answered, "s", goal=5)
-        report.add("resident of a broker that started with few", few[2] / 2**20, "MiB")
-        report.add("resident of a broker that started with all", memory / 2**20, "MiB")
-        report.add("resident, a namespace", (memory - few[2]) / count, "B", goal=1024)
+        return measure(made, options)
+
+
+def measure(made, options):
+    report = program.Report(f"{options.namespaces:,} namespaces with policies", options)
+    make(made, 0, options.few, options.threads)
+    few = starts(made, options.starts, name(options.few - 1), options.settle)
+    lived = [program.rss_bytes(broker) for broker in made.brokers]
+    before, begun = program.cpu_seconds(servers(made)), time.monotonic()
+    first = -(-options.few // A_TENANT) * A_TENANT
+    put_off = make(made, first, options.namespaces, options.threads)
+    made_in = time.monotonic() - begun
+    count = options.namespaces - first + options.few
+    report.add("making them took", made_in, "s")
+    report.add("made a second", count / made_in)
+    report.add("calls that were told to come again", put_off)
+    spent = program.cpu_seconds(servers(made)) - before
+    report.add("CPU of brokers and store for one", spent / count * 1e3, "ms")
+    last = name(options.namespaces - 1)
+    report.add("known at all brokers after another", known_everywhere(made, last), "s")
+    ready, answered, memory, idle = starts(made, options.starts, last, options.settle)
+    report.add(f"start at {options.few:,} namespaces, ready", few[0], "s")
+    report.add(f"start at {count:,} namespaces, ready", ready, "s", goal=5)
+    report.add(f"start at {count:,} namespaces, the last one told", answered, "s", goal=5)
+    report.add("resident of a broker that started with few", few[2] / 2**20, "MiB")
+    report.add("resident of a broker that started with all", memory / 2**20, "MiB")
+    report.add("resident, a namespace", (memory - few[2]) / count, "B", goal=1024)
+    report.add("CPU of an idle broker with few", few[3] * 100, "% of a core")
+    report.add("CPU of an idle broker with all", idle * 100, "% of a core")
+    if made.store:
         grown = [program.rss_bytes(broker) - before for broker, before in zip(made.brokers, lived)]
         report.add("grown of the brokers that made them, a namespace", max(grown) / count, "B")
-        report.add("CPU of an idle broker with few", few[3] * 100, "% of a core")
-        report.add("CPU of an idle broker with all", idle * 100, "% of a core")
         changes(made, report, options, first)
-        all_there = program.admin(made.brokers[-1], "GET", f"/admin/v2/namespaces/{last.split('/')[0]}").json()
-        report.must("the last tenant's namespaces are all told", last in all_there and len(all_there) == min(A_TENANT, count))
-        return report.end()
+    all_there = program.admin(made.brokers[-1], "GET", f"/admin/v2/namespaces/{last.split('/')[0]}").json()
+    report.must("the last tenant's namespaces are all told", last in all_there and len(all_there) == min(A_TENANT, count))
+    return report.end()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 use crate::headers::Headers;
 use crate::keys::Key;
 use crate::packed::Namespaces;
-use crate::record::{Tombstone, decode, decode_header};
+use crate::record::{Header, Tombstone, decode, decode_both, decode_header};
 use crate::registry::Changed;
 use crate::schemas::SharedSchemas;
 use meridian_metadata::{Entry, MetadataError};
@@ -29,7 +29,8 @@ pub(crate) struct Cache {
     pub(crate) partitioned: HashMap<NamespaceName, BTreeMap<TopicName, Arc<PartitionedTopic>>>,
     /// By base topic.
     pub(crate) schemas: BTreeMap<TopicName, Arc<SharedSchemas>>,
-    /// What stands beside the values that regions may share, by key.
+    /// What stands beside the values that regions may share, by key; those of namespaces stand with them, but for those
+    /// whose policies can't be read.
     pub(crate) headers: Headers,
     /// What is left of deleted ones, by the key that they had.
     pub(crate) tombstones: BTreeMap<String, (Key, Tombstone)>,
@@ -71,6 +72,15 @@ impl Cache {
         }
     }
 
+    /// What stands beside the value of a key.
+    pub(crate) fn header(&self, path: &str) -> Option<Header> {
+        let of_namespace = || match Key::parse(path)? {
+            Key::Namespace(name) => self.namespaces.header(&name),
+            _ => None,
+        };
+        self.headers.get(path).or_else(of_namespace)
+    }
+
     /// Applies a change; answers what it means.
     pub(crate) fn apply(&mut self, path: &str, value: Option<&[u8]>) -> Result<Meaning, MetadataError> {
         if let Some(key) = Key::of_tombstone(path) {
@@ -82,13 +92,7 @@ impl Cache {
         match key.clone() {
             Key::Cluster(name) => set(&mut self.clusters, name, path, value)?,
             Key::Tenant(name) => set(&mut self.tenants, name, path, value)?,
-            Key::Namespace(name) => match read::<Policies>(path, value) {
-                Ok(policies) => self.namespaces.set(name, policies.as_deref())?,
-                Err(error) => {
-                    self.namespaces.set(name, None)?;
-                    return Err(error);
-                }
-            },
+            Key::Namespace(name) => self.apply_namespace(name, path, value)?,
             Key::TopicPolicies(topic) => {
                 match read(path, value)? {
                     Some(policies) => self.topic_policies.insert(topic, policies),
@@ -143,9 +147,36 @@ impl Cache {
         Ok(Meaning { changed, shared: vec![SharedChange::Key(of)] })
     }
 
+    fn apply_namespace(&mut self, name: NamespaceName, path: &str, value: Option<&[u8]>) -> Result<(), MetadataError> {
+        let Some(bytes) = value else {
+            self.namespaces.remove(&name);
+            return Ok(());
+        };
+        let (header, policies) = decode_both::<Policies>(path, bytes);
+        if let Ok(header) = &header {
+            self.latest = self.latest.max(header.stamp.unwrap_or_default());
+        }
+        match policies {
+            Ok(policies) => {
+                let (header, error) = header.map_or_else(|error| (None, Some(error)), |header| (Some(header), None));
+                self.namespaces.set(name, &policies, header)?;
+                error.map_or(Ok(()), Err)
+            }
+            Err(error) => {
+                self.namespaces.remove(&name);
+                // Other regions may have it: the version counts on.
+                if let Ok(header) = header {
+                    self.headers.insert(path, header);
+                }
+                Err(error)
+            }
+        }
+    }
+
     fn apply_header(&mut self, key: &Key, path: &str, value: Option<&[u8]>) -> Result<(), MetadataError> {
         self.headers.remove(path);
-        if let Some(bytes) = value.filter(|_| key.is_shared()) {
+        let beside = key.is_shared() && !matches!(key, Key::Namespace(_));
+        if let Some(bytes) = value.filter(|_| beside) {
             let header = decode_header(path, bytes)?;
             self.latest = self.latest.max(header.stamp.unwrap_or_default());
             self.headers.insert(path, header);
@@ -281,6 +312,16 @@ mod tests {
         cache.apply("tenancy/namespace/t/n", Some(br#"{"v":1,"data":{}}"#)).unwrap();
         assert!(cache.apply("tenancy/namespace/t/n", Some(br#"{"v":1,"data":7}"#)).is_err());
         assert!(cache.namespaces.get(&NamespaceName::parse("t/n").unwrap()).is_none());
+        let stamped = br#"{"v":1,"stamp":"0000000000000005-00000001","data":7}"#;
+        assert!(cache.apply("tenancy/namespace/t/n", Some(stamped)).is_err());
+        assert_eq!(cache.header("tenancy/namespace/t/n").unwrap().stamp.unwrap().time, 5, "its version counts on");
+        cache.apply("tenancy/namespace/t/n", Some(br#"{"v":1,"data":{}}"#)).unwrap();
+        assert_eq!(cache.header("tenancy/namespace/t/n"), Some(Header::default()));
+        assert!(cache.apply("tenancy/namespace/t/n", Some(br#"{"v":1,"stamp":"x","data":{}}"#)).is_err());
+        assert!(cache.namespaces.contains(&NamespaceName::parse("t/n").unwrap()));
+        assert_eq!(cache.header("tenancy/namespace/t/n"), None);
+        cache.apply("tenancy/namespace/t/n", None).unwrap();
+        assert_eq!(cache.headers.iter().count(), 0);
         cache.apply("tenancy/tenant/t", Some(br#"{"v":1,"data":{}}"#)).unwrap();
         assert!(cache.tenants.contains_key("t"));
         assert!(cache.apply("tenancy/tenant/t", Some(br#"{"v":9}"#)).is_err());

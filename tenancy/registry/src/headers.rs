@@ -1,4 +1,5 @@
-//! What stands beside the values that regions may share, by key: of nearly all it is two stamps.
+//! What stands beside the values that regions may share, by key: of nearly all it is two stamps. Those of namespaces stand
+//! with their policies.
 //!
 //! Invariants: a header is given back as it was put in.
 //! Failure: none.
@@ -8,8 +9,9 @@ use crate::record::Header;
 use meridian_topology::Stamp;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A header as it is kept.
 #[derive(Debug)]
-enum Kept {
+pub(crate) enum Kept {
     /// Nothing else is set.
     Stamps {
         stamp: Stamp,
@@ -32,7 +34,8 @@ impl From<Header> for Kept {
 }
 
 impl Kept {
-    fn header(&self) -> Header {
+    /// As it was put in.
+    pub(crate) fn header(&self) -> Header {
         match self {
             Kept::Stamps { stamp, born } => Header {
                 stamp: Some(*stamp),
@@ -61,10 +64,6 @@ impl Headers {
 
     pub(crate) fn get(&self, path: &str) -> Option<Header> {
         self.0.get(path).map(Kept::header)
-    }
-
-    pub(crate) fn contains(&self, path: &str) -> bool {
-        self.0.contains_key(path)
     }
 
     /// All of them, in the order of their keys.
@@ -96,6 +95,6 @@ mod tests {
         assert_eq!(headers.iter().map(|(_, header)| header).collect::<Vec<_>>(), all);
         assert!(matches!(headers.0["1"], Kept::Stamps { .. }) && size_of::<Kept>() <= 40);
         headers.remove("1");
-        assert!(headers.get("1").is_none() && !headers.contains("1") && headers.contains("2"));
+        assert!(headers.get("1").is_none() && headers.get("2").is_some());
     }
 }

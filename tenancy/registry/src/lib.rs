@@ -29,6 +29,7 @@ mod schemas;
 mod shared;
 mod tenants;
 mod topics;
+mod words;
 mod write;
 
 pub use declared::Declared;

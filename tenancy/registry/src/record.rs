@@ -108,6 +108,23 @@ struct Read<T> {
     data: T,
 }
 
+/// All of a record, for the one look that nearly always suffices.
+#[derive(Deserialize)]
+struct Whole<T> {
+    v: u32,
+    #[serde(default)]
+    stamp: Option<Stamp>,
+    #[serde(default)]
+    born: Option<Stamp>,
+    #[serde(default)]
+    ended: Option<Stamp>,
+    #[serde(default)]
+    regions: BTreeSet<String>,
+    #[serde(default)]
+    detached: bool,
+    data: T,
+}
+
 fn corrupt(key: &str, what: String) -> MetadataError {
     MetadataError::Corrupt(format!("record {key} {what}"))
 }
@@ -136,6 +153,20 @@ pub(crate) fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T, 
 pub(crate) fn decode_header(key: &str, bytes: &[u8]) -> Result<Header, MetadataError> {
     check_version(key, bytes)?;
     serde_json::from_slice(bytes).map_err(|error| corrupt(key, format!("can't be read: {error}")))
+}
+
+/// As [`decode_header`] and [`decode`], in one look if both can be read.
+pub(crate) fn decode_both<T: DeserializeOwned>(
+    key: &str,
+    bytes: &[u8],
+) -> (Result<Header, MetadataError>, Result<T, MetadataError>) {
+    match serde_json::from_slice::<Whole<T>>(bytes) {
+        Ok(Whole { v: VERSION, stamp, born, ended, regions, detached, data }) => {
+            (Ok(Header { stamp, born, ended, regions, detached }), Ok(data))
+        }
+        // Which part it is, and whether it is the version, is said by a look at each.
+        _ => (decode_header(key, bytes), decode(key, bytes)),
+    }
 }
 
 #[cfg(test)]
@@ -174,8 +205,9 @@ mod tests {
         let bytes = encode("k", &header, &TopicPolicies::default()).unwrap();
         let golden = r#"{"v":1,"stamp":"0000000000000002-000000ab","born":"0000000000000001-000000ab","ended":"0000000000000000-000000ab","regions":["e","w"],"detached":true,"data":{}}"#;
         assert_eq!(bytes, golden);
-        assert_eq!(decode_header("k", &bytes), Ok(header));
+        assert_eq!(decode_header("k", &bytes), Ok(header.clone()));
         assert_eq!(decode::<TopicPolicies>("k", &bytes), Ok(TopicPolicies::default()));
+        assert_eq!(decode_both("k", &bytes), (Ok(header), Ok(TopicPolicies::default())));
         let version = ObjectVersion { born: at(1), deleted: true, stamp: at(2) };
         let tombstone = Tombstone::new(version, ["e".to_owned()].into(), 7);
         let bytes = tombstone.encode("k").unwrap();
@@ -190,6 +222,26 @@ mod tests {
         let new = Header { stamp: Some(Stamp { time: 1, region: RegionId(1) }), ..Header::default() };
         assert!(new.version(RegionId(9)) > old);
         assert!(old > ObjectVersion::default(), "it is more than nothing");
+    }
+
+    #[test]
+    fn one_look_says_what_two_say() {
+        let records = [
+            r#"{"v":1,"data":{}}"#,
+            r#"{"v":1,"stamp":"0000000000000002-000000ab","regions":["e"],"later":1,"data":{"adminRoles":["a"],"x":2}}"#,
+            r#"{"v":1,"stamp":null,"detached":true,"data":{}}"#,
+            r#"{"v":1,"stamp":"x","data":{}}"#,
+            r#"{"v":1,"stamp":"0000000000000002-000000ab","data":7}"#,
+            r#"{"v":1,"stamp":"0000000000000002-000000ab"}"#,
+            r#"{"v":2,"data":{}}"#,
+            r#"{"v":2,"data":7}"#,
+            "{}",
+            "",
+        ];
+        for record in records {
+            let two = (decode_header("k", record.as_bytes()), decode::<TenantInfo>("k", record.as_bytes()));
+            assert_eq!(decode_both("k", record.as_bytes()), two, "{record}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
+use tokio::task::JoinSet;
 
 /// Changes that a receiver may leave unread before it is told that it missed some.
 const CHANGES_QUEUED: usize = 1024;
@@ -281,18 +282,25 @@ impl Drop for Registry {
     }
 }
 
-/// Everything, page by page.
+/// Everything, page by page: the next is on its way while one is looked at.
 async fn read_all(store: &SharedStore) -> Result<Cache, MetadataError> {
     let mut cache = Cache::default();
-    let mut after: Option<String> = None;
+    let mut page = store.range(PREFIX, None, PAGE).await?;
+    let mut ahead = JoinSet::new();
     loop {
-        let page = store.range(PREFIX, after.as_deref(), PAGE).await?;
+        if let Some(after) = page.next {
+            let store = store.clone();
+            ahead.spawn(async move { store.range(PREFIX, Some(&after), PAGE).await });
+        }
         cache.load(&page.entries);
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(cache),
+        match ahead.join_next().await {
+            Some(Ok(next)) => page = next?,
+            Some(Err(error)) => return Err(MetadataError::Unavailable(format!("the read was ended: {error}"))),
+            None => break,
         }
     }
+    cache.namespaces.settle();
+    Ok(cache)
 }
 
 /// Applies changes until the registry is dropped.

@@ -158,16 +158,24 @@ impl<'a> Concern<'a> {
 
     /// Key and version of everything, each key once.
     fn each(&self, region: RegionId, mut take: impl FnMut(&str, ObjectVersion)) {
+        let mut live = |path: &str, header: &Header| {
+            let version = header.version(region);
+            let after = self.cache.tombstones.get(path).map(|(_, tombstone)| tombstone.version());
+            take(path, after.map_or(version, |after| after.max(version)));
+        };
         for (path, header) in self.cache.headers.iter() {
-            let Some(key) = Key::parse(path) else { continue };
+            if Key::parse(path).is_some_and(|key| self.record(&key, &header)) {
+                live(path, &header);
+            }
+        }
+        for (name, header) in self.cache.namespaces.headers() {
+            let key = Key::Namespace(name.clone());
             if self.record(&key, &header) {
-                let version = header.version(region);
-                let after = self.cache.tombstones.get(path).map(|(_, tombstone)| tombstone.version());
-                take(path, after.map_or(version, |after| after.max(version)));
+                live(&key.path(), &header);
             }
         }
         for (path, (_, tombstone)) in &self.cache.tombstones {
-            if !self.cache.headers.contains(path) && self.tombstone(tombstone) {
+            if self.tombstone(tombstone) && self.cache.header(path).is_none() {
                 take(path, tombstone.version());
             }
         }
@@ -203,7 +211,7 @@ impl Registry {
     pub fn shared_version(&self, peer: &str, key: &str) -> Option<ObjectVersion> {
         let (cache, own) = (self.cache.read(), self.own());
         let concern = Concern { cache: &cache, own: &own, peer, tenants: None };
-        match (cache.headers.get(key), cache.tombstones.get(key)) {
+        match (cache.header(key), cache.tombstones.get(key)) {
             (Some(header), _) => {
                 concern.record(&Key::parse(key)?, &header).then(|| header.version(self.sharing.region()))
             }
@@ -221,7 +229,7 @@ impl Registry {
     /// Whether a peer may know of a topic: it has a part in it, or had one in its namespace.
     pub fn shares_topic(&self, peer: &str, topic: &TopicName) -> bool {
         let shared_before = |cache: &Cache| {
-            let header = cache.headers.get(&Key::Namespace(topic.namespace()).path());
+            let header = cache.header(&Key::Namespace(topic.namespace()).path());
             header.is_some_and(|header| both(&header.regions, &self.own(), peer))
         };
         self.concerns(peer, topic) || shared_before(&self.cache.read())
@@ -229,7 +237,7 @@ impl Registry {
 
     /// Place in the order of sending: tenants, namespaces, topics; what was deleted the other way round.
     pub fn shared_rank(&self, key: &str) -> u8 {
-        let live = self.cache.read().headers.contains(key);
+        let live = self.cache.read().header(key).is_some();
         let level = match Key::parse(key) {
             Some(Key::Tenant(_)) => 0,
             Some(Key::Namespace(_)) => 1,
@@ -246,7 +254,7 @@ impl Registry {
             if Key::parse(&summary.key).is_none() {
                 return false;
             }
-            let live = cache.headers.get(&summary.key).map(|header| header.version(region));
+            let live = cache.header(&summary.key).map(|header| header.version(region));
             let gone = cache.tombstones.get(&summary.key).map(|(_, tombstone)| tombstone.version());
             match live.max(gone) {
                 Some(here) => summary.version > here,
