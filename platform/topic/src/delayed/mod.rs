@@ -50,9 +50,14 @@ impl DelayedTracker {
         self.tick_ms = tick_ms.max(1);
     }
 
+    /// When an entry is due: its time, rounded up to the tick.
+    pub fn due_ms(&self, deliver_at_ms: u64) -> u64 {
+        deliver_at_ms.div_ceil(self.tick_ms).saturating_mul(self.tick_ms)
+    }
+
     /// Tracks an entry. Adding it again with the same time changes nothing.
     pub fn add(&mut self, position: Position, deliver_at_ms: u64) {
-        let due_ms = deliver_at_ms.div_ceil(self.tick_ms).saturating_mul(self.tick_ms);
+        let due_ms = self.due_ms(deliver_at_ms);
         let bucket = self.buckets.entry(due_ms).or_default();
         let before = if bucket.is_empty() { 0 } else { bucket.index_bytes() };
         if bucket.insert(position) {

@@ -64,9 +64,10 @@ impl Dispatcher {
         }
     }
 
-    /// Parks an entry that may not be delivered yet.
+    /// Parks an entry that may not be delivered yet. One that is read between its time and the tick waits too: those that were
+    /// parked before it have the same time, and chunks of a message must not pass each other.
     fn delays(&mut self, candidate: &Candidate, now_ms: u64) -> bool {
-        if !self.limits.delayed_delivery || candidate.deliver_at_ms <= now_ms {
+        if !self.limits.delayed_delivery || self.delayed.due_ms(candidate.deliver_at_ms) <= now_ms {
             return false;
         }
         let position = candidate.entry.position;

@@ -298,6 +298,23 @@ fn delayed_entries_wait_for_their_time_in_shared_only() {
 }
 
 #[test]
+fn what_is_read_between_its_time_and_the_tick_does_not_pass_what_waits_for_the_same_time() {
+    let mut test = Harness::new(SubscriptionType::Shared);
+    test.join(1, "a", 0).unwrap();
+    test.flow(1, 10);
+    // The tick is a second: due at the half, delivered at the whole.
+    let due = test.now_ms / 1000 * 1000 + 1500;
+    let part = || TestEntry { messages: 1, deliver_at_ms: due, ..TestEntry::default() };
+    test.append_entry(part());
+    test.now_ms = due + 100;
+    test.append_entry(part());
+    assert!(test.took().is_empty(), "parts of one message, of which the first was there before its time");
+    test.sleep();
+    assert_eq!(test.now_ms, due + 500);
+    assert_eq!(test.took(), ["1 <- 0 1"]);
+}
+
+#[test]
 fn b096_due_without_a_consumer_is_delivered_at_once_later() {
     let mut test = Harness::new(SubscriptionType::Shared);
     let due = test.now_ms + 5000;
